@@ -1,0 +1,1 @@
+"""One module per job: options, build(pipeline, options, ports), main."""

@@ -1,0 +1,1 @@
+"""sendonce.yaml, environment and defaults, checked before anything runs."""

@@ -1,0 +1,1 @@
+"""Ways out: one module per provider adapter, all behind `base.Sender`."""

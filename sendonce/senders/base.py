@@ -1,0 +1,92 @@
+"""What an adapter is: capabilities, and two steps from letters to a verdict per recipient.
+
+`prepare` is pure: the same request gives the same bytes, so its hash can be written down before the first byte
+leaves. `send` makes one provider call and says only what it can prove (DELIVERY: judge by phase and status line,
+never by exception class).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from schemas.letters import Letter, Letters
+
+
+class Verdict(Enum):
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """recipients: most letters in one call. mixes_forms: one call may carry letters of several form letters.
+
+    idempotency_window_s: for how long the same key with the same bytes is taken once (None: no such thing;
+    infinity: for ever). parallel: calls that one process makes side by side.
+    """
+
+    recipients: int
+    mixes_forms: bool
+    idempotency_window_s: float | None = None
+    parallel: int = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """One provider call for some ordinals of one batch."""
+
+    campaign_id: str
+    batch_no: int
+    attempt_id: str
+    letters: Letters
+    chosen: Sequence[Letter]
+
+    @property
+    def ordinals(self) -> list[int]:
+        return [letter.ordinal for letter in self.chosen]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The bytes of a call and their SHA-256 in hex. The same request always gives the same hash."""
+
+    request: Request
+    body: bytes
+    payload_hash: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one call proved. `verdict` holds for every chosen recipient that `exceptions` does not name.
+
+    exceptions: ordinal -> (verdict, Outcome byte if refused, detail without personal data). reason: machine-readable
+    (`connect`, `timeout`, `http_500`, `disk_full`). retry_after_s: the provider's own wish. halts_sender: credentials
+    or account: nothing more may go by this sender until a person mends it.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    outcome: int = 0
+    provider_ref: str | None = None
+    retry_after_s: float | None = None
+    halts_sender: bool = False
+    exceptions: Mapping[int, tuple[Verdict, int, str]] = field(default_factory=dict)
+
+
+class Sender(Protocol):
+    """An adapter with its configuration. Made once per process; `send` may be called from several threads."""
+
+    name: str
+    capabilities: Capabilities
+
+    def prepare(self, request: Request) -> Prepared:
+        """Bytes and hash of a call. Pure; ValueError names a letter that no call can carry."""
+
+    def send(self, prepared: Prepared, timeout_s: float) -> Reply:
+        """Make the call once, within `timeout_s`. Never raises for what a provider or a network does."""
+
+    def close(self) -> None:
+        """Drop connections."""

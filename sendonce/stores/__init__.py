@@ -1,0 +1,1 @@
+"""The store: the one place where a fact about a campaign is kept."""

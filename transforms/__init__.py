@@ -1,0 +1,1 @@
+"""Beam transforms: thin, the rules live in `sendonce`."""
