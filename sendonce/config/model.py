@@ -1,0 +1,152 @@
+"""The shape of `sendonce.yaml`: what can be set, its defaults and its bounds."""
+
+import re
+from email.headerregistry import Address
+from email.utils import parseaddr
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Optional
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sendonce.config.limits import LimitSetting
+
+DEFAULT_STORE: Final = "sqlite:///.sendonce/sendonce.db"
+DEFAULT_OUTBOX: Final = ".sendonce/outbox"
+
+# A provider's largest bulk call is 1,000 (SendGrid); larger batches need fewer requests per form letter.
+BATCH_SIZE_MAX: Final = 5000
+
+LaneName = Literal["critical", "high", "bulk"]
+LANE_NAMES: Final[tuple[LaneName, ...]] = ("critical", "high", "bulk")
+
+# Critical and high letters wait for a person when in doubt; a bulk letter is assumed sent (DELIVERY 4).
+_LANE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "critical": {"batch_size": 100, "in_doubt": "hold"},
+    "high": {"batch_size": 100, "in_doubt": "hold"},
+    "bulk": {"batch_size": 1000, "in_doubt": "assume"},
+}
+
+SenderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def _limits_once(limits: list[LimitSetting]) -> list[LimitSetting]:
+    names = [limit.name for limit in limits]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]} is set twice; keep one rate, and one cap for each window")
+    return limits
+
+
+class SenderSettings(_Strict):
+    """A configured account. `path` is the outbox's folder, absolute once read from a file."""
+
+    name: SenderName
+    adapter: Literal["outbox"]
+    path: str = DEFAULT_OUTBOX
+    limits: list[LimitSetting] = []
+
+    _limits = field_validator("limits")(_limits_once)
+
+
+class Lane(_Strict):
+    """The running configuration of one priority.
+
+    shards: keys over which its work is spread. batch_size: recipients of a batch, used by `load`. in_doubt: what
+    becomes of a request whose fate stays unknown. hold_max_s: longest wait for a permit inside the pipeline.
+    parallel: requests side by side in one process. outbound_log: a row for each message, or for exceptions only.
+    """
+
+    name: LaneName
+    sender: SenderName
+    limits: list[LimitSetting] = []
+    shards: Annotated[int, Field(ge=1, le=256)] = 4
+    batch_size: Annotated[int, Field(ge=1, le=BATCH_SIZE_MAX)] = 1000
+    in_doubt: Literal["hold", "assume", "resend"] = "hold"
+    hold_max_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    parallel: Annotated[int, Field(ge=1, le=64)] = 4
+    outbound_log: Literal["rows", "packed"] = "rows"
+
+    _limits = field_validator("limits")(_limits_once)
+
+
+class Unsubscribe(_Strict):
+    """Where the unsubscribe links point. RFC 8058 asks for https; http is taken for loopback only."""
+
+    base_url: str
+
+    @field_validator("base_url")
+    @classmethod
+    def _https(cls, url: str) -> str:
+        parts = urlsplit(url)
+        loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and loopback)):
+            raise ValueError("must be an https address (http only for loopback), like https://shop.example/u")
+        return url.rstrip("/")
+
+
+class Config(_Strict):
+    """Everything one installation sets. Lanes and senders go to the store by `config apply`; jobs read them there."""
+
+    store: str = DEFAULT_STORE
+    from_address: Annotated[str, Field(alias="from")] = ""
+    templates: list[str] = ["templates"]
+    unsubscribe: Optional[Unsubscribe] = None
+    lanes: dict[LaneName, Lane]
+    senders: dict[SenderName, SenderSettings]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        senders = raw.get("senders", {"outbox": {"adapter": "outbox"}})
+        lanes = raw.get("lanes", {})
+        if not isinstance(senders, dict) or not senders or not isinstance(lanes, dict):
+            return raw
+        first = next(iter(senders))
+        filled = {name: {"sender": first, **_LANE_DEFAULTS[name]} for name in LANE_NAMES}
+        for name, lane in lanes.items():
+            filled[name] = {**filled.get(name, {}), **lane} if isinstance(lane, dict) else lane
+        return {
+            **raw,
+            "senders": {name: _named(name, sender) for name, sender in senders.items()},
+            "lanes": {name: _named(name, lane) for name, lane in filled.items()},
+        }
+
+    @field_validator("from_address")
+    @classmethod
+    def _one_address(cls, text: str) -> str:
+        if not text:
+            return text
+        if _CONTROL.search(text):
+            raise ValueError("must not hold line breaks or control characters")
+        try:
+            Address(addr_spec=parseaddr(text)[1])
+        except (ValueError, IndexError):
+            raise ValueError('must be one address, like "Shop <news@shop.example>"') from None
+        if not parseaddr(text)[1].partition("@")[2]:
+            raise ValueError('must be one address, like "Shop <news@shop.example>"')
+        return text
+
+    @model_validator(mode="after")
+    def _senders_exist(self) -> "Config":
+        for lane in self.lanes.values():
+            if lane.sender not in self.senders:
+                known = ", ".join(self.senders)
+                raise ValueError(
+                    f"lane {lane.name} names the sender {lane.sender!r}, which is not under senders ({known})"
+                )
+        return self
+
+    def template_folders(self) -> list[Path]:
+        """The project's own template folders, searched in this order before the ones that ship."""
+        return [Path(folder) for folder in self.templates]
+
+
+def _named(name: object, settings: object) -> object:
+    return {**settings, "name": name} if isinstance(settings, dict) else settings

@@ -1,0 +1,148 @@
+"""From `sendonce.yaml`, the environment and options to a `Config`: option > environment > file > default."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from sendonce.config.faults import ConfigFault
+from sendonce.config.limits import LimitSetting
+from sendonce.config.model import DEFAULT_OUTBOX, Config, Lane, SenderSettings, Unsubscribe
+
+DEFAULT_FILE: Final = "sendonce.yaml"
+Marks = dict[tuple[str | int, ...], int]
+
+
+def config_path(option: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read: the option, SENDONCE_CONFIG, or ./sendonce.yaml if it is there."""
+    named = option or environ.get("SENDONCE_CONFIG")
+    if named:
+        return Path(named)
+    default = Path(DEFAULT_FILE)
+    return default if default.exists() else None
+
+
+def load_config(path: Path | None, environ: Mapping[str, str], *, store: str | None = None) -> Config:
+    """The configuration in force. Relative paths in the file count from the file's folder.
+
+    ConfigFault names every problem with file, line and mend; nothing is half applied.
+    """
+    raw, marks = _read(path) if path else ({}, {})
+    raw = _anchored(raw, path.parent if path else Path())
+    if chosen := store or environ.get("SENDONCE_STORE"):
+        raw["store"] = chosen
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as fault:
+        raise ConfigFault(*(_explain(error, path, marks) for error in fault.errors())) from None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Marks]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigFault(f"{path}: no such file; `sendonce init` writes one, or name another with --config") from None
+    except UnicodeDecodeError:
+        raise ConfigFault(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as fault:
+        raise ConfigFault(f"{path}: cannot be read ({fault.strerror}); check its permissions") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        marks: Marks = {}
+        if node is not None:
+            _mark(node, (), marks, path)
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as fault:
+        line = fault.problem_mark.line + 1 if fault.problem_mark else 1
+        raise ConfigFault(
+            f"{path}, line {line}: not valid YAML ({fault.problem}); check indentation, colons and quotes"
+        ) from None
+    except yaml.YAMLError:
+        raise ConfigFault(
+            f"{path}: not valid YAML (a character that YAML does not allow); save it as plain text"
+        ) from None
+    if raw is None:
+        return {}, marks
+    if not isinstance(raw, dict):
+        raise ConfigFault(
+            f"{path}, line 1: holds no settings; it should start like `store: sqlite:///.sendonce/sendonce.db`"
+        )
+    return raw, marks
+
+
+def _mark(node: yaml.Node, place: tuple[str | int, ...], marks: Marks, path: Path) -> None:
+    marks[place] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*place, str(key.value))
+            if inner in marks:
+                raise ConfigFault(f"{path}, line {key.start_mark.line + 1}: {key.value} is set twice; keep one")
+            _mark(value, inner, marks, path)
+            marks[inner] = key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            _mark(value, (*place, number), marks, path)
+
+
+def _anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings with relative paths counted from the file's folder; the outbox absolute: jobs start anywhere."""
+    raw = dict(raw)
+    if folder != Path():
+        store = raw.get("store")
+        if isinstance(store, str) and store.startswith("sqlite:///") and not store.startswith("sqlite:////"):
+            raw["store"] = f"sqlite:///{(folder / store.removeprefix('sqlite:///')).resolve()}"
+    templates = raw.get("templates", ["templates"])
+    if isinstance(templates, str):
+        templates = [templates]
+    if isinstance(templates, list) and all(isinstance(name, str) for name in templates):
+        raw["templates"] = [str(folder / name) for name in templates]
+    senders = raw.get("senders", {"outbox": {"adapter": "outbox"}})
+    if isinstance(senders, dict):
+        raw["senders"] = {name: _anchored_sender(sender, folder) for name, sender in senders.items()}
+    return raw
+
+
+def _anchored_sender(sender: object, folder: Path) -> object:
+    if not isinstance(sender, dict) or not isinstance(sender.get("path", ""), str):
+        return sender
+    return {**sender, "path": os.path.abspath(folder / sender.get("path", DEFAULT_OUTBOX))}
+
+
+def _explain(error: Any, path: Path | None, marks: Marks) -> str:
+    place = tuple(part for part in error["loc"] if part != "[key]")
+    name = ".".join(str(part) for part in place)
+    where = str(path) if path else "settings"
+    known = next((marks[place[:end]] for end in range(len(place), 0, -1) if place[:end] in marks), None)
+    line = f", line {known}" if known else ""
+    return f"{where}{line}: {name + ': ' if name else ''}{_problem(error, place)}"
+
+
+def _problem(error: Any, place: tuple[Any, ...]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(str(place[-1]), _settings_at(place), n=1)
+        return (
+            f"no such setting; did you mean {close[0]}?"
+            if close
+            else f"no such setting; known: {', '.join(_settings_at(place))}"
+        )
+    if kind == "missing":
+        return "is missing; set it"
+    if kind == "literal_error":
+        return f"must be {context['expected']}"
+    if kind == "string_pattern_mismatch":
+        return "must be a plain name: letters, digits, dots, dashes, underscores"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _settings_at(place: tuple[Any, ...]) -> list[str]:
+    model: Any = Config
+    if "limits" in place[:-1]:
+        model = LimitSetting
+    elif len(place) > 1:
+        model = {"lanes": Lane, "senders": SenderSettings, "unsubscribe": Unsubscribe}[place[0]]
+    return [field.alias or name for name, field in model.model_fields.items() if name != "name"]

@@ -1,0 +1,138 @@
+"""Lanes, limits and senders in the store, where jobs read them. References only, never a secret."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from schemas.tables import Limit, Setting
+from sendonce.config.faults import ConfigFault
+from sendonce.config.model import LANE_NAMES, Config, Lane, SenderSettings
+from sendonce.stores.base import Reader, Store, Tx
+
+_KINDS = ("lane", "sender")
+Model = TypeVar("Model", Lane, SenderSettings)
+
+
+@dataclass(frozen=True)
+class ConfigChange:
+    """One difference between a configuration and the store. action: `add`, `change` or `remove`."""
+
+    action: str
+    what: str
+    before: str
+    after: str
+
+
+def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
+    """Bring the store's lanes, limits and senders to the configuration's, in one transaction; returns what changed.
+
+    Applying the same twice changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
+    """
+
+    def work(tx: Tx) -> list[ConfigChange]:
+        now = tx.now()
+        changes, writes, removals = _differences(tx, config, by, now)
+        tx.delete(*removals)
+        tx.put(*writes)
+        return changes
+
+    return store.transact(work, tag="config_apply")
+
+
+def config_changes(store: Store, config: Config) -> list[ConfigChange]:
+    """What `apply_config` would change now."""
+    return store.read(lambda reader: _differences(reader, config, "", reader.now())[0])
+
+
+def lanes_in(store: Store) -> dict[str, Lane]:
+    """The lanes that jobs run with, by name, critical first. ConfigFault when none were applied."""
+    lanes = {row.name: _parse(Lane, row) for row in _settings(store, "lane")}
+    return {name: lanes[name] for name in LANE_NAMES if name in lanes}
+
+
+def senders_in(store: Store) -> dict[str, SenderSettings]:
+    """The senders that jobs may use, by name. ConfigFault when none were applied."""
+    return {row.name: _parse(SenderSettings, row) for row in _settings(store, "sender")}
+
+
+def _settings(store: Store, kind: str) -> list[Setting]:
+    rows = store.read(lambda reader: reader.scan(Setting, kind))
+    if not rows:
+        raise ConfigFault(f"{store.url} holds no {kind}s; run `sendonce config apply`")
+    return rows
+
+
+def _parse(model: type[Model], row: Setting) -> Model:
+    try:
+        return model.model_validate_json(row.value)
+    except ValidationError:
+        raise ConfigFault(
+            f"the {row.kind} {row.name!r} in the store was written by another release; run `sendonce config apply`"
+        ) from None
+
+
+def _differences(
+    reader: Reader, config: Config, by: str, now: datetime
+) -> tuple[list[ConfigChange], list[Setting | Limit], list[Setting | Limit]]:
+    changes: list[ConfigChange] = []
+    writes: list[Setting | Limit] = []
+    removals: list[Setting | Limit] = []
+
+    held = {(row.kind, row.name): row for kind in _KINDS for row in reader.scan(Setting, kind)}
+    for kind, name, value in _values(config):
+        row = held.pop((kind, name), None)
+        if row is None or row.value != value:
+            changes.append(ConfigChange("change" if row else "add", f"{kind} {name}", row.value if row else "", value))
+            writes.append(Setting(kind, name, value, now, by))
+    for row in held.values():
+        changes.append(ConfigChange("remove", f"{row.kind} {row.name}", row.value, ""))
+        removals.append(row)
+
+    limits = {(row.scope, row.name): row for row in reader.scan(Limit) if row.scope.startswith(("lane:", "sender:"))}
+    for wanted in _limits(config):
+        limit = limits.pop((wanted.scope, wanted.name), None)
+        if limit is None or limit_text(limit) != limit_text(wanted):
+            before = limit_text(limit) if limit else ""
+            changes.append(
+                ConfigChange(
+                    "change" if limit else "add", f"limit {wanted.scope} {wanted.name}", before, limit_text(wanted)
+                )
+            )
+            writes.append(_carried_over(wanted, limit, now))
+    for limit in limits.values():
+        changes.append(ConfigChange("remove", f"limit {limit.scope} {limit.name}", limit_text(limit), ""))
+        removals.append(limit)
+    return changes, writes, removals
+
+
+def _values(config: Config) -> Iterator[tuple[str, str, str]]:
+    for lane in config.lanes.values():
+        yield "lane", lane.name, lane.model_dump_json()
+    for sender in config.senders.values():
+        yield "sender", sender.name, sender.model_dump_json()
+
+
+def _limits(config: Config) -> Iterator[Limit]:
+    for lane in config.lanes.values():
+        yield from (limit.row(f"lane:{lane.name}") for limit in lane.limits)
+    for sender in config.senders.values():
+        yield from (limit.row(f"sender:{sender.name}") for limit in sender.limits)
+
+
+def limit_text(limit: Limit) -> str:
+    """What people set of a limit, without its level: `500/s, burst 500` or `100000 in 86400 s`."""
+    if limit.kind == "rate":
+        return f"{limit.per_s:g}/s, burst {limit.burst}"
+    return f"{limit.most} in {limit.window_s:g} s"
+
+
+def _carried_over(wanted: Limit, held: Limit | None, now: datetime) -> Limit:
+    """The new limit with the old bucket's level, filled up to now at the old rate, so that a change grants nothing."""
+    if held is None or held.level is None or held.level_at is None or held.per_s is None or held.burst is None:
+        return wanted
+    gained = max(0.0, (now - held.level_at).total_seconds()) * held.per_s * held.slow
+    level = min(held.level + gained, float(held.burst), float(wanted.burst or 0))
+    return replace(wanted, level=level, level_at=now, slow=held.slow, slow_at=held.slow_at, stripes=held.stripes)
