@@ -1,0 +1,103 @@
+"""What every test gets: a clean environment, steady Hypothesis, no skip that hides a fault, no address in a log."""
+
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+
+IN_CI = bool(os.environ.get("CI"))
+
+# CI runs the same examples each time, so that a red run means a change; at home each run looks at new ones.
+hypothesis.settings.register_profile("home", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "home"))
+
+# Every person in a test lives at *.example; a test that logs one of their addresses has found a leak.
+_ADDRESS = re.compile(r"[^\s@<>\"']+@(?:[\w-]+\.)+example\b", re.IGNORECASE)
+_OUR_LOGGERS = ("sendonce", "pipelines", "transforms", "schemas")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "needs(module, ...): skip where one of these modules cannot be found; in CI any other skip is a failure",
+    )
+
+
+def _missing(item: pytest.Item) -> list[str]:
+    """The modules that a test's `needs` markers name and that are not there."""
+    named = [module for marker in item.iter_markers("needs") for module in marker.args]
+    return [module for module in named if not _is_there(module)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = _missing(item)
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and not _missing(item):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if IN_CI and report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"Skipped in CI, where only a missing @pytest.mark.needs(...) may skip a test. {reason}"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No SENDONCE_* setting of the person who runs the tests reaches them."""
+    for name in [name for name in os.environ if name.startswith("SENDONCE_")]:
+        monkeypatch.delenv(name)
+
+
+class _Watch(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.leaks: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = logging.Formatter().format(record)
+        if _ADDRESS.search(text):
+            self.leaks.append(f"{record.name} {record.pathname}:{record.lineno}: {text}")
+
+
+@pytest.fixture(autouse=True)
+def _no_address_in_logs() -> Iterator[None]:
+    """Addresses of people never reach a log, whatever the test is about."""
+    watch = _Watch()
+    loggers: list[Any] = [logging.getLogger(name) for name in _OUR_LOGGERS]
+    for logger in loggers:
+        logger.addHandler(watch)
+    yield
+    for logger in loggers:
+        logger.removeHandler(watch)
+    assert not watch.leaks, "a log line holds an address:\n" + "\n".join(watch.leaks)
