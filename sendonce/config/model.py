@@ -1,6 +1,7 @@
 """The shape of `sendonce.yaml`: what can be set, its defaults and its bounds."""
 
 import re
+from dataclasses import replace
 from email.headerregistry import Address
 from email.utils import parseaddr
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sendonce.config.limits import LimitSetting
+from sendonce.times import DEFAULTS, Times, check_times
 
 DEFAULT_STORE: Final = "sqlite:///.sendonce/sendonce.db"
 DEFAULT_OUTBOX: Final = ".sendonce/outbox"
@@ -18,6 +20,7 @@ DEFAULT_OUTBOX: Final = ".sendonce/outbox"
 BATCH_SIZE_MAX: Final = 5000
 
 LaneName = Literal["critical", "high", "bulk"]
+TimeName = Literal["tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s"]
 LANE_NAMES: Final[tuple[LaneName, ...]] = ("critical", "high", "bulk")
 
 # Critical and high letters wait for a person when in doubt; a bulk letter is assumed sent (DELIVERY 4).
@@ -59,6 +62,7 @@ class Lane(_Strict):
     shards: keys over which its work is spread. batch_size: recipients of a batch, used by `load`. in_doubt: what
     becomes of a request whose fate stays unknown. hold_max_s: longest wait for a permit inside the pipeline.
     parallel: requests side by side in one process. outbound_log: a row for each message, or for exceptions only.
+    times: changes to the table in `sendonce/times.py`, in seconds.
     """
 
     name: LaneName
@@ -67,11 +71,22 @@ class Lane(_Strict):
     shards: Annotated[int, Field(ge=1, le=256)] = 4
     batch_size: Annotated[int, Field(ge=1, le=BATCH_SIZE_MAX)] = 1000
     in_doubt: Literal["hold", "assume", "resend"] = "hold"
-    hold_max_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    hold_max_s: Annotated[float, Field(gt=0, le=60)] = 2.0
     parallel: Annotated[int, Field(ge=1, le=64)] = 4
     outbound_log: Literal["rows", "packed"] = "rows"
+    times: dict[TimeName, Annotated[float, Field(gt=0, le=3600)]] = {}
 
     _limits = field_validator("limits")(_limits_once)
+
+    def all_times(self) -> Times:
+        """The lane's times: the defaults of `sendonce.times` with what is set here."""
+        return replace(DEFAULTS[self.name], hold_max_s=self.hold_max_s, **{str(n): s for n, s in self.times.items()})
+
+    @model_validator(mode="after")
+    def _times_agree(self) -> "Lane":
+        if broken := check_times(self.all_times(), self.name):
+            raise ValueError("; ".join(broken))
+        return self
 
 
 class Unsubscribe(_Strict):

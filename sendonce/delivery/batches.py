@@ -1,0 +1,120 @@
+"""What happens to a batch's row: pure functions from one row to the next.
+
+The outcome bytes are the truth; the counts always equal their tally. Nothing here reads or writes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from schemas.outcomes import Outcome, tally
+from schemas.tables import Batch
+
+# Batch states. `open_state` repeats a state that is not final.
+PENDING, QUEUED, SENDING, IN_DOUBT, HELD = "pending", "queued", "sending", "in_doubt", "held"
+DONE, CANCELLED = "done", "cancelled"
+FINAL = frozenset((DONE, CANCELLED))
+
+NO_INTENT: dict[str, Any] = {
+    "attempt_id": None,
+    "intent_at": None,
+    "intent_ordinals": None,
+    "payload_hash": None,
+    "provider": None,
+    "provider_ref": None,
+    "doubt_since": None,
+}
+
+
+class FinalOutcome(Exception):
+    """Somebody tried to change a final outcome (invariant I10). The transaction must not commit."""
+
+
+def open_ordinals(batch: Batch) -> list[int]:
+    """The ordinals without a final outcome and not in doubt, rising."""
+    return with_outcome(batch, Outcome.OPEN)
+
+
+def with_outcome(batch: Batch, outcome: Outcome) -> list[int]:
+    return [ordinal for ordinal, code in enumerate(batch.outcomes) if code == outcome]
+
+
+def apply(batch: Batch, changes: Mapping[int, Outcome]) -> Batch:
+    """The batch with new outcomes and counts. The same final outcome again is no change; another is FinalOutcome."""
+    if not changes:
+        return batch
+    outcomes = bytearray(batch.outcomes)
+    for ordinal, outcome in changes.items():
+        before = outcomes[ordinal]
+        if before > Outcome.IN_DOUBT and before != outcome:
+            raise FinalOutcome(
+                f"batch {batch.campaign_id}/{batch.batch_no} ordinal {ordinal} is {Outcome(before).name.lower()}, "
+                f"not to be made {outcome.name.lower()}"
+            )
+        outcomes[ordinal] = outcome
+    return recount(replace(batch, outcomes=bytes(outcomes)))
+
+
+def recount(batch: Batch) -> Batch:
+    return replace(batch, **{f"n_{kind}": count for kind, count in tally(batch.outcomes).items()})
+
+
+def newly_final(before: Batch, after: Batch) -> dict[int, Outcome]:
+    """The ordinals that became final between two rows of the same batch."""
+    return {
+        ordinal: Outcome(new)
+        for ordinal, (old, new) in enumerate(zip(before.outcomes, after.outcomes, strict=True))
+        if old != new and new > Outcome.IN_DOUBT
+    }
+
+
+def queued(batch: Batch, visible_at: datetime) -> Batch:
+    """Planned: a new plan number makes every older reference worthless."""
+    return replace(batch, state=QUEUED, open_state=QUEUED, plan_no=batch.plan_no + 1, visible_at=visible_at, wait_reason=None)
+
+
+def waiting(batch: Batch, due_at: datetime, reason: str | None) -> Batch:
+    """Back to the store, nothing in flight: pending until `due_at`."""
+    return replace(
+        batch,
+        state=PENDING,
+        open_state=PENDING,
+        due_at=due_at,
+        visible_at=None,
+        wait_reason=reason,
+        worker_id=None,
+        lease_s=None,
+        **NO_INTENT,
+    )
+
+
+def finished(batch: Batch, now: datetime, state: str = DONE) -> Batch:
+    """Final: no ordinal is open or in doubt."""
+    return replace(
+        batch,
+        state=state,
+        open_state=None,
+        visible_at=None,
+        wait_reason=None,
+        worker_id=None,
+        lease_s=None,
+        finished_at=now,
+        **NO_INTENT,
+    )
+
+
+def doubtful(batch: Batch, ordinals: Iterable[int], now: datetime) -> Batch:
+    """In doubt: the open intent's ordinals may have been accepted. The new token fences whoever owned it."""
+    marked = apply(batch, {ordinal: Outcome.IN_DOUBT for ordinal in ordinals if batch.outcomes[ordinal] == Outcome.OPEN})
+    return replace(
+        marked,
+        state=IN_DOUBT,
+        open_state=IN_DOUBT,
+        token=batch.token + 1,
+        due_at=now,
+        visible_at=None,
+        worker_id=None,
+        lease_s=None,
+        doubt_since=now,
+    )

@@ -1,0 +1,191 @@
+"""Permits: leave to hand recipients to a provider, granted inside the transaction that writes the intent.
+
+Two kinds of limit, both counted in recipients (a request for 1,000 people takes 1,000).
+
+rate    a bucket of `burst` permits that fills at `per_s`. Any window of T seconds grants at most burst + per_s x T.
+cap     at most `most` in any sliding window of `window_s`, never one more. What was granted stands in the grant
+        log until its last possible arrival at the provider (`Permit.used_by`) has left the window, so that the
+        cap holds for arrivals, not only for grants.
+
+A rate is waited for in full: a request never exceeds a bucket, and small leftovers would tear form letters into
+tiny requests. A cap is cut to: what is left of a day's quota is used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from math import ceil, floor
+
+from schemas.tables import Limit, Permit
+from sendonce.stores.base import Reader, Tx
+
+# Rounding of floats must not make a bucket that is full by arithmetic look one permit short for ever.
+_EPSILON = 1e-9
+_PRUNE_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class Grant:
+    """n permits (1 or more) may be taken now; `write` holds the changed limit rows."""
+
+    n: int
+    write: tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """No permit now; worth asking again at `until` (store time). `scope` names the limit that decides."""
+
+    until: datetime
+    scope: str
+
+
+def largest_request(limits: Sequence[Limit], permit_ttl_s: float, most: int) -> int:
+    """The most recipients that one request may ask for: `most`, or less where a rate is low.
+
+    A request carries no more than the rate passes within the life of a permit, and no more than its bucket holds.
+    """
+    for limit in limits:
+        if limit.kind == "rate":
+            assert limit.per_s is not None and limit.burst is not None
+            most = min(most, max(1, floor(limit.per_s * permit_ttl_s)), limit.burst)
+        else:
+            assert limit.most is not None
+            most = min(most, limit.most)
+    return max(1, most)
+
+
+def limits_of(reader: Reader, scopes: Sequence[str]) -> list[Limit]:
+    """Every limit of the scopes, in a fixed order."""
+    return [limit for scope in scopes for limit in reader.scan(Limit, scope)]
+
+
+def ask(reader: Reader, limits: Sequence[Limit], n: int, now: datetime) -> Grant | Wait:
+    """Whether n recipients may go now. The smallest grant of all limits wins; the latest wait of all decides.
+
+    Reads the grant log of each cap. Writes nothing: `take` does, in the same transaction.
+    """
+    waits: list[Wait] = []
+    granted = n
+    for limit in limits:
+        answer = _ask_rate(limit, n, now) if limit.kind == "rate" else _ask_cap(reader, limit, n, now)
+        if isinstance(answer, Wait):
+            waits.append(answer)
+        else:
+            granted = min(granted, answer)
+    if waits:
+        return max(waits, key=lambda wait: wait.until)
+    return Grant(granted, tuple(_drawn(limit, granted, now) for limit in limits if limit.kind == "rate"))
+
+
+def take(tx: Tx, limits: Sequence[Limit], grant: Grant, attempt_id: str, now: datetime, use_within_s: float) -> None:
+    """Write a grant down: the buckets' new levels, and one line in the grant log of every scope that has a cap.
+
+    use_within_s: seconds until the last byte of the request can reach the provider (permit time + time-out).
+    """
+    tx.put(*grant.write)
+    used_by = now + timedelta(seconds=use_within_s)
+    for scope, window_s in _capped(limits):
+        old = tx.scan(Permit, scope, index="permits_by_use", upto=now - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE)
+        tx.delete(*old)
+        tx.insert(Permit(scope, now, attempt_id, grant.n, used_by))
+
+
+def give_back(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, n: int, now: datetime) -> list[Limit]:
+    """Return n permits of a request that provably reached nobody. A bucket never holds more than its burst.
+
+    Gives the limits as they are afterwards: a transaction that asks again must ask with these.
+    """
+    after = []
+    for limit in limits:
+        if limit.kind == "rate":
+            assert limit.burst is not None
+            limit = replace(limit, level=min(float(limit.burst), _level(limit, now) + n), level_at=now)
+            tx.put(limit)
+        after.append(limit)
+    for scope, _ in _capped(limits):
+        permit = tx.get(Permit, scope, granted_at, attempt_id)
+        if permit is None:
+            continue
+        if permit.n > n:
+            tx.put(replace(permit, n=permit.n - n))
+        else:
+            tx.delete(permit)
+    return after
+
+
+def used(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, now: datetime) -> None:
+    """Note that a request is over: nothing of it can arrive later than now, so a cap's window counts from here."""
+    for scope, _ in _capped(limits):
+        permit = tx.get(Permit, scope, granted_at, attempt_id)
+        if permit is not None and permit.used_by > now:
+            tx.put(replace(permit, used_by=now))
+
+
+def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: datetime) -> int | None:
+    """How many recipients the limits will pass within the horizon; None when nothing limits. For the planner."""
+    passes: int | None = None
+    for limit in limits:
+        if limit.kind == "rate":
+            assert limit.per_s is not None
+            here = floor(_level(limit, now) + limit.per_s * limit.slow * horizon_s + _EPSILON)
+        else:
+            assert limit.most is not None and limit.window_s is not None
+            counted = _counted(reader, limit, now + timedelta(seconds=horizon_s))
+            here = limit.most - sum(permit.n for permit in counted)
+        passes = max(0, here) if passes is None else max(0, min(passes, here))
+    return passes
+
+
+def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
+    assert limit.per_s is not None and limit.burst is not None
+    wanted = min(n, limit.burst)
+    level = _level(limit, now)
+    if level + _EPSILON >= wanted:
+        return wanted
+    wait_s = (wanted - level) / (limit.per_s * limit.slow)
+    return Wait(now + timedelta(microseconds=ceil(wait_s * 1e6)), f"{limit.scope} {limit.name}")
+
+
+def _level(limit: Limit, now: datetime) -> float:
+    """Permits in the bucket. A bucket that was never drawn from is full; a clock that fell back fills nothing."""
+    assert limit.per_s is not None and limit.burst is not None
+    if limit.level is None or limit.level_at is None:
+        return float(limit.burst)
+    passed_s = max(0.0, (now - limit.level_at).total_seconds())
+    return min(float(limit.burst), limit.level + passed_s * limit.per_s * limit.slow)
+
+
+def _drawn(limit: Limit, n: int, now: datetime) -> Limit:
+    at = now if limit.level_at is None else max(now, limit.level_at)
+    return replace(limit, level=_level(limit, now) - n, level_at=at)
+
+
+def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
+    assert limit.most is not None and limit.window_s is not None
+    counted = _counted(reader, limit, now)
+    left = limit.most - sum(permit.n for permit in counted)
+    if left >= 1:
+        return min(n, left)
+    # The window moves on when the grant that leaves it first has left: one permit is worth waking up for.
+    for permit in counted:
+        left += permit.n
+        if left >= 1:
+            return Wait(permit.used_by + timedelta(seconds=limit.window_s, microseconds=1), f"{limit.scope} {limit.name}")
+    raise AssertionError("a cap of at least 1 always frees a permit")  # pragma: no cover
+
+
+def _counted(reader: Reader, limit: Limit, now: datetime) -> list[Permit]:
+    """The grants whose arrivals may lie in the window that ends at `now`, in the order in which they leave it."""
+    assert limit.window_s is not None
+    return reader.scan(Permit, limit.scope, index="permits_by_use", after=now - timedelta(seconds=limit.window_s))
+
+
+def _capped(limits: Sequence[Limit]) -> list[tuple[str, float]]:
+    """Each scope that has a cap, with its longest window: how long its grant log is kept."""
+    longest: dict[str, float] = {}
+    for limit in limits:
+        if limit.kind == "cap":
+            assert limit.window_s is not None
+            longest[limit.scope] = max(limit.window_s, longest.get(limit.scope, 0.0))
+    return list(longest.items())

@@ -1,0 +1,544 @@
+"""The delivery protocol: every transition of a batch, each one store transaction.
+
+    step         from -> to
+    plan         pending and due, or queued and lost -> queued            plan_no + 1: one live reference a batch
+                 in doubt, provider de-duplicates    -> in doubt          plan_no + 1: the doubt may be asked again
+    claim        queued, my plan_no                  -> sending           token + 1, the first intent and its permit
+    reclaim      in doubt, my plan_no                -> sending           token + 1, the same intent, a new permit
+    advance      sending, my token                   -> sending           outcomes, next intent and permit, new lease
+                                                     -> done              nothing is open
+                                                     -> pending | queued  paused, blocked, no permit, handed back
+                                                     -> in doubt          the verdict is unknown
+    expire       sending, lease over (store time)    -> in doubt          token + 1: the old owner is fenced
+                                                     -> pending           no intent was open: nothing to doubt
+    settle       in doubt, held                      -> done | pending | held, by proof or by a recorded decision
+    cancel       pending, queued                     -> cancelled
+
+Every function runs inside `Store.transact`: it reads first and writes afterwards, has no other effect, and may run
+several times. A request is sent only after a transaction that answered GO has committed. A lost commit reply is
+mended by calling again: each step knows its own traces (token, plan_no, the row of a finished attempt).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum
+
+from schemas.elements import Reference
+from schemas.ids import message_id, shard_of
+from schemas.ordinals import pack, unpack
+from schemas.outcomes import Outcome
+from schemas.tables import (
+    COMMIT_TIME,
+    Attempt,
+    Batch,
+    Campaign,
+    Decision,
+    Limit,
+    OutboundMessage,
+    Recipient,
+    Suppression,
+    Switch,
+)
+from sendonce.delivery import batches, limits
+from sendonce.stores.base import Reader, Tx
+from sendonce.times import Times
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a lane's configuration means for the protocol. `scopes` are the limits that each request draws from.
+
+    hold_max_s: the longest wait for a permit that the owner does itself; 0 where a runner cannot wait.
+    most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
+    outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
+    """
+
+    lane: str
+    sender: str
+    scopes: tuple[str, ...]
+    times: Times
+    hold_max_s: float = 0.0
+    most_tries: int = 12
+    outbound_log: str = "rows"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The request that an owner wants to make next. `payload_hash` is of the very bytes that will be sent."""
+
+    attempt_id: str
+    ordinals: Sequence[int]
+    payload_hash: str
+    provider: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished request. `outcomes` names each of its ordinals: final, IN_DOUBT, or OPEN when it was not sent.
+
+    wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
+    throttled: the provider only asked to slow down; spends no try, and the permit counts as used.
+    """
+
+    attempt_id: str
+    verdict: str
+    outcomes: Mapping[int, Outcome]
+    reason: str = ""
+    provider_ref: str | None = None
+    wait_s: float | None = None
+    halts: bool = False
+    throttled: bool = False
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What rendering decided or must be checked again: outcomes without a letter, message names, address keys.
+
+    at: store time at which suppressions were read; only newer ones can still strike someone out.
+    """
+
+    at: datetime
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    lists: tuple[str, ...] = ("*",)
+
+
+class Move(Enum):
+    """What the owner does after a transaction."""
+
+    GO = "go"  # the intent is durable and holds its permit: check the deadline, send, then advance
+    AGAIN = "again"  # the batch is mine, the request must change: fewer ordinals, or no more than `size`
+    HOLD = "hold"  # no permit before `until`: keep the rendered batch, claim it again then
+    ENDED = "ended"  # the batch is no longer mine, by my own step: done, handed back, or in doubt
+    LOST = "lost"  # the batch was not mine any more (or never): drop everything
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The answer of claim, reclaim and advance. `batch` is the row as committed (None when it is lost)."""
+
+    move: Move
+    batch: Batch | None = None
+    size: int | None = None
+    until: datetime | None = None
+    reason: str = ""
+
+
+def batch_key(campaign_id: str, batch_no: int) -> tuple[int, str, int]:
+    return shard_of(campaign_id, batch_no), campaign_id, batch_no
+
+
+# -- plan ---------------------------------------------------------------------------------------------------------
+
+
+def plan(tx: Tx, campaign_id: str, batch_nos: Iterable[int], priority: str, visibility_s: float) -> list[Reference]:
+    """Mark batches as queued and give a reference for each that still was due; the others are left as they are."""
+    now = tx.now()
+    visible_at = now + timedelta(seconds=visibility_s)
+    references = []
+    for batch_no in batch_nos:
+        batch = tx.get(Batch, *batch_key(campaign_id, batch_no))
+        if batch is None or not _plannable(batch, now):
+            continue
+        if batch.state == batches.IN_DOUBT:
+            planned = replace(batch, plan_no=batch.plan_no + 1, visible_at=visible_at)
+        else:
+            planned = batches.queued(batch, visible_at)
+        tx.put(planned)
+        references.append(Reference(campaign_id, batch_no, planned.plan_no, priority))
+    return references
+
+
+def _plannable(batch: Batch, now: datetime) -> bool:
+    if batch.state == batches.PENDING:
+        return batch.due_at <= now
+    if batch.state == batches.QUEUED:
+        return batch.visible_at is not None and batch.visible_at <= now
+    if batch.state == batches.IN_DOUBT:
+        return batch.due_at <= now and (batch.visible_at is None or batch.visible_at <= now)
+    return False
+
+
+# -- claim, reclaim, advance --------------------------------------------------------------------------------------
+
+
+def claim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, rendered: Rendered, ask: Ask | None) -> Turn:
+    """Take a queued batch: what rendering refused is written, and the first request gets its intent and permit."""
+    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+    if found is None or found.state != batches.QUEUED or found.plan_no != reference.plan_no:
+        return _own_claim(found, reference, worker_id, ask)
+    still_open = {ordinal: outcome for ordinal, outcome in rendered.outcomes.items() if found.outcomes[ordinal] == Outcome.OPEN}
+    mine = replace(
+        batches.apply(found, still_open),
+        state=batches.SENDING,
+        open_state=batches.SENDING,
+        token=found.token + 1,
+        worker_id=worker_id,
+        claimed_at=COMMIT_TIME,
+    )
+    return _proceed(tx, terms, found, mine, rendered, ask, limits.limits_of(tx, terms.scopes), None)
+
+
+def _own_claim(found: Batch | None, reference: Reference, worker_id: str, ask: Ask | None) -> Turn:
+    """A claim whose commit reply was lost finds its own intent; any other batch that is not queued is lost."""
+    mine = (
+        found is not None
+        and ask is not None
+        and found.state == batches.SENDING
+        and found.plan_no == reference.plan_no
+        and found.worker_id == worker_id
+        and found.attempt_id == ask.attempt_id
+    )
+    return Turn(Move.GO, found) if mine else Turn(Move.LOST, reason="stale_reference")
+
+
+def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_hash: str, provider: str) -> Turn:
+    """Take a batch in doubt to repeat its open intent, byte for byte, at a provider that de-duplicates.
+
+    The intent stays as it is, first attempt id included; only owner, lease and permit are new. The repeat is no new
+    request (it was intended before any cancel or pause), so the campaign's state is not asked.
+    """
+    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+    if found is None or found.plan_no != reference.plan_no or found.attempt_id is None:
+        return Turn(Move.LOST, reason="stale_reference")
+    if found.state == batches.SENDING and found.worker_id == worker_id:
+        return Turn(Move.GO, found)
+    if found.state != batches.IN_DOUBT or (found.payload_hash, found.provider) != (payload_hash, provider):
+        return Turn(Move.LOST, reason="doubt_changed")
+    now = tx.now()
+    blocked = _blocked(tx, terms, now)
+    scopes = limits.limits_of(tx, terms.scopes)
+    n = len(unpack(found.intent_ordinals or b""))
+    answer = blocked or limits.ask(tx, scopes, n, now)
+    if isinstance(answer, limits.Wait) or answer.n < n:
+        until = answer.until if isinstance(answer, limits.Wait) else now + timedelta(seconds=terms.times.permit_ttl_s)
+        tx.put(replace(found, due_at=until, visible_at=None))
+        return Turn(Move.ENDED, found, until=until, reason="limit")
+    limits.take(tx, scopes, answer, found.attempt_id, now, _use_within_s(terms))
+    mine = replace(
+        found,
+        state=batches.SENDING,
+        open_state=batches.SENDING,
+        token=found.token + 1,
+        worker_id=worker_id,
+        claimed_at=COMMIT_TIME,
+        heartbeat_at=COMMIT_TIME,
+        lease_s=terms.times.lease_s,
+        intent_at=now,
+        visible_at=None,
+    )
+    tx.put(mine)
+    return Turn(Move.GO, mine)
+
+
+def advance(
+    tx: Tx, terms: Terms, mine: Batch, worker_id: str, report: Report | None, rendered: Rendered, ask: Ask | None
+) -> Turn:
+    """Write down a finished request, and in the same transaction the next one's intent and permit.
+
+    `mine` names the batch and the token under which it is owned. Without `report`, only the next request is asked
+    for (it was cut, or somebody was struck out); without `ask`, the batch is handed back. An owner that was fenced
+    leaves its verdict as evidence and gets LOST.
+    """
+    found = tx.get(Batch, mine.shard, mine.campaign_id, mine.batch_no)
+    if found is None or found.state != batches.SENDING or found.token != mine.token:
+        return _fenced(tx, mine, worker_id, report)
+    scopes = limits.limits_of(tx, terms.scopes)
+    if report is None:
+        if ask is not None and found.attempt_id == ask.attempt_id:  # the reply to this very step was lost
+            return Turn(Move.GO, found)
+        return _proceed(tx, terms, found, found, rendered, ask, scopes, None)
+    if found.attempt_id != report.attempt_id:
+        return _reported_before(tx, terms, found, worker_id, report, rendered, ask, scopes)
+    now = tx.now()
+    after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
+    tx.put(_attempt(found, worker_id, report, now, evidence=False))
+    unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
+    assert found.attempt_id is not None and found.intent_at is not None
+    if unsent and not report.throttled:
+        scopes = limits.give_back(tx, scopes, found.attempt_id, found.intent_at, len(unsent), now)
+    else:
+        limits.used(tx, scopes, found.attempt_id, found.intent_at, now)
+    doubted = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.IN_DOUBT]
+    if doubted:
+        after = replace(batches.doubtful(after, doubted, now), provider_ref=report.provider_ref)
+        _write(tx, terms, found, after, rendered.names, report)
+        return Turn(Move.ENDED, after, reason="in_doubt")
+    after = replace(after, **batches.NO_INTENT)
+    if report.halts:
+        tx.put(Switch(f"sender:{terms.sender}", "halted", now, worker_id, report.reason))
+    if unsent:
+        after = _unsent(terms, after, unsent, report, now)
+        _write(tx, terms, found, after, rendered.names, report)
+        return Turn(Move.ENDED, after, reason=report.reason)
+    return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report)
+
+
+def _unsent(terms: Terms, batch: Batch, unsent: Sequence[int], report: Report, now: datetime) -> Batch:
+    """Nothing of these went out. They wait and are tried again, unless that has failed too often in a row."""
+    tries = batch.tries if report.throttled or report.halts else batch.tries + 1
+    if tries >= terms.most_tries:
+        batch = batches.apply(batch, dict.fromkeys(unsent, Outcome.EXHAUSTED))
+        if batch.n_open == 0:
+            return batches.finished(replace(batch, tries=tries), now)
+    due_at = now + timedelta(seconds=report.wait_s or 0.0)
+    return batches.waiting(replace(batch, tries=tries), due_at, report.reason or None)
+
+
+def _reported_before(
+    tx: Tx,
+    terms: Terms,
+    found: Batch,
+    worker_id: str,
+    report: Report,
+    rendered: Rendered,
+    ask: Ask | None,
+    scopes: Sequence[Limit],
+) -> Turn:
+    """The batch is mine but the intent is another: an earlier commit of this very step went through unseen."""
+    if tx.get(Attempt, found.shard, found.campaign_id, found.batch_no, report.attempt_id) is None:
+        raise AssertionError(f"batch {found.campaign_id}/{found.batch_no}: a report without an intent")
+    if ask is not None and found.attempt_id == ask.attempt_id:
+        return Turn(Move.GO, found)
+    return _proceed(tx, terms, found, found, rendered, ask, scopes, None)
+
+
+def _fenced(tx: Tx, mine: Batch, worker_id: str, report: Report | None) -> Turn:
+    """Not the owner any more. A verdict that was learned all the same is evidence for the resolver."""
+    if report is not None and tx.get(Attempt, mine.shard, mine.campaign_id, mine.batch_no, report.attempt_id) is None:
+        tx.put(_attempt(mine, worker_id, report, tx.now(), evidence=True))
+    return Turn(Move.LOST, reason="fenced")
+
+
+def _proceed(
+    tx: Tx,
+    terms: Terms,
+    before: Batch,
+    mine: Batch,
+    rendered: Rendered,
+    ask: Ask | None,
+    scopes: Sequence[Limit],
+    report: Report | None,
+) -> Turn:
+    """What an owner with nothing in flight may do next. `before` is the stored row, `mine` the row with news."""
+    now = tx.now()
+    campaign = tx.get(Campaign, mine.campaign_id)
+    if campaign is None:
+        raise AssertionError(f"batch {mine.campaign_id}/{mine.batch_no} has no campaign")
+
+    def end(after: Batch, reason: str = "", until: datetime | None = None, move: Move = Move.ENDED) -> Turn:
+        _write(tx, terms, before, after, rendered.names, report)
+        return Turn(move, after, until=until, reason=reason)
+
+    if campaign.state in ("cancelling", "cancelled"):
+        return end(_closed(mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
+    if mine.expires_at is not None and mine.expires_at <= now:
+        return end(_closed(mine, Outcome.EXPIRED, now, batches.DONE), "expired")
+    struck = _struck(tx, mine, rendered)
+    mine = batches.apply(mine, struck)
+    if mine.n_open == 0:
+        return end(batches.finished(mine, now), "done")
+    if campaign.state != "running":
+        return end(batches.waiting(mine, now, campaign.state), campaign.state)
+    blocked = _blocked(tx, terms, now)
+    if blocked is not None:
+        return end(batches.waiting(mine, blocked.until, blocked.scope), blocked.scope, blocked.until)
+    if ask is None:
+        return end(batches.waiting(mine, now, None), "handed_back")
+    leased = replace(mine, heartbeat_at=COMMIT_TIME, lease_s=terms.times.lease_s, visible_at=None, **batches.NO_INTENT)
+    if any(mine.outcomes[ordinal] != Outcome.OPEN for ordinal in ask.ordinals):
+        return end(leased, "struck_out", move=Move.AGAIN)
+    answer = limits.ask(tx, scopes, len(ask.ordinals), now)
+    if isinstance(answer, limits.Wait):
+        if (answer.until - now).total_seconds() <= terms.hold_max_s:
+            return end(_held_back(mine, answer.until, terms), "limit", answer.until, Move.HOLD)
+        return end(batches.waiting(mine, answer.until, "limit"), "limit", answer.until)
+    if answer.n < len(ask.ordinals):
+        return replace(end(leased, "cut", move=Move.AGAIN), size=answer.n)
+    limits.take(tx, scopes, answer, ask.attempt_id, now, _use_within_s(terms))
+    intent = replace(
+        leased,
+        attempt_id=ask.attempt_id,
+        intent_at=now,
+        intent_ordinals=pack(ask.ordinals),
+        payload_hash=ask.payload_hash,
+        provider=ask.provider,
+    )
+    return end(intent, move=Move.GO)
+
+
+def _use_within_s(terms: Terms) -> float:
+    return terms.times.permit_ttl_s + terms.times.request_timeout_s
+
+
+def _held_back(mine: Batch, until: datetime, terms: Terms) -> Batch:
+    """Queued again under the same plan_no: the owner keeps the rendered batch, and its reference stays the live one."""
+    back = batches.waiting(mine, mine.due_at, "limit")
+    visible_at = until + timedelta(seconds=terms.times.visibility_s)
+    return replace(back, state=batches.QUEUED, open_state=batches.QUEUED, visible_at=visible_at)
+
+
+def _closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
+    """Final at once: everything open gets one outcome. Without anything open it simply is done."""
+    left = batches.open_ordinals(batch)
+    closed = batches.apply(batch, dict.fromkeys(left, outcome))
+    return batches.finished(closed, now, state if left else batches.DONE)
+
+
+def _blocked(tx: Tx, terms: Terms, now: datetime) -> limits.Wait | None:
+    """The switch that keeps this lane or sender from sending now. One without an end is looked at every tick."""
+    for switch in tx.scan(Switch):
+        if switch.scope in ("all", f"lane:{terms.lane}", f"sender:{terms.sender}"):
+            until = switch.until_at or now + timedelta(seconds=terms.times.window_s)
+            if until > now:
+                return limits.Wait(until, switch.kind)
+    return None
+
+
+def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
+    """Open ordinals whose address was suppressed after the batch was rendered."""
+    newer = tx.scan(Suppression, index="suppressions_by_time", after=rendered.at)
+    outcomes = {row.address_key: Outcome(row.outcome) for row in newer if row.list_name in rendered.lists}
+    if not outcomes:
+        return {}
+    people = tx.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
+    return {
+        person.ordinal: outcomes[person.address_key]
+        for person in people
+        if person.address_key in outcomes and batch.outcomes[person.ordinal] == Outcome.OPEN
+    }
+
+
+# -- expire, settle, cancel ---------------------------------------------------------------------------------------
+
+
+def expire(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
+    """A batch whose lease is over by store time: its open intent is in doubt, never "not sent". None: it is not so."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    now = tx.now()
+    if found is None or found.state != batches.SENDING or not lease_is_over(found, now):
+        return None
+    if found.attempt_id is None:
+        after = replace(batches.waiting(found, now, None), token=found.token + 1)
+    else:
+        after = batches.doubtful(found, unpack(found.intent_ordinals or b""), now)
+    tx.put(after)
+    return after
+
+
+def lease_is_over(batch: Batch, now: datetime) -> bool:
+    assert batch.heartbeat_at is not None and batch.lease_s is not None
+    return batch.heartbeat_at + timedelta(seconds=batch.lease_s) < now
+
+
+def settle(
+    tx: Tx, key: bytes, campaign_id: str, batch_no: int, outcomes: Mapping[int, Outcome], outbound_log: str, decision: Decision | None
+) -> Batch | None:
+    """End a doubt: by proof (`decision` is None), or by a decision, which is a row before anything acts on it.
+
+    outcomes: what each ordinal in doubt becomes: ACCEPTED, ASSUMED, a refusal, or OPEN (it will be sent again).
+    Ordinals that are no longer in doubt are left alone. None: the batch is neither in doubt nor held.
+    """
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is None or found.state not in (batches.IN_DOUBT, batches.HELD):
+        return None
+    now = tx.now()
+    changes = {o: outcome for o, outcome in outcomes.items() if found.outcomes[o] == Outcome.IN_DOUBT}
+    names = names_of(tx, key, found)
+    after = batches.apply(found, changes)
+    if after.n_in_doubt:
+        after = replace(after, due_at=now, visible_at=None)
+    elif after.n_open:
+        after = batches.waiting(after, now, None)
+    else:
+        after = batches.finished(after, now)
+    if decision is not None:
+        tx.insert(replace(decision, attempt_id=found.attempt_id, ordinals=pack(changes), at=now))
+    _write_rows(tx, outbound_log, found, after, names, None, now)
+    tx.put(replace(after, token=found.token + 1))
+    return after
+
+
+def hold(tx: Tx, campaign_id: str, batch_no: int, decision: Decision) -> Batch | None:
+    """Leave a doubt to a person: nothing but `doubts resend` or `doubts assume` moves the batch from here."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is None or found.state != batches.IN_DOUBT:
+        return None
+    after = replace(found, state=batches.HELD, open_state=batches.HELD, visible_at=None)
+    doubted = batches.with_outcome(found, Outcome.IN_DOUBT)
+    tx.insert(replace(decision, attempt_id=found.attempt_id, ordinals=pack(doubted), at=tx.now()))
+    tx.put(after)
+    return after
+
+
+def cancel(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: str) -> Batch | None:
+    """Close a batch that nobody owns. What is being sent, in doubt or held settles first and is cancelled then."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is None or found.state not in (batches.PENDING, batches.QUEUED):
+        return None
+    now = tx.now()
+    names = names_of(tx, key, found)
+    after = replace(_closed(found, Outcome.CANCELLED, now, batches.CANCELLED), token=found.token + 1)
+    _write_rows(tx, outbound_log, found, after, names, None, now)
+    tx.put(after)
+    return after
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------
+
+
+def names_of(reader: Reader, key: bytes, batch: Batch) -> dict[int, str]:
+    """The message ids of a batch by ordinal, from its snapshot. `key` is the store's own."""
+    people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
+    return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
+
+
+def _attempt(batch: Batch, worker_id: str, report: Report, now: datetime, *, evidence: bool) -> Attempt:
+    ordinals = sorted(report.outcomes)
+    return Attempt(
+        shard=batch.shard,
+        campaign_id=batch.campaign_id,
+        batch_no=batch.batch_no,
+        attempt_id=report.attempt_id,
+        ordinals=pack(ordinals),
+        token=batch.token,
+        worker_id=worker_id,
+        provider=batch.provider or "",
+        payload_hash=batch.payload_hash or "",
+        verdict=report.verdict,
+        started_at=batch.intent_at or now,
+        finished_at=now,
+        evidence=evidence,
+        reason=report.reason or None,
+        provider_ref=report.provider_ref,
+        outcomes=bytes(report.outcomes[ordinal] for ordinal in ordinals),
+    )
+
+
+def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, names: Mapping[int, str], report: Report | None) -> None:
+    _write_rows(tx, terms.outbound_log, before, after, names, report, tx.now())
+    tx.put(after)
+
+
+def _write_rows(
+    tx: Tx,
+    outbound_log: str,
+    before: Batch,
+    after: Batch,
+    names: Mapping[int, str],
+    report: Report | None,
+    now: datetime,
+) -> None:
+    """One row per message that became final: the same row again if the step runs again."""
+    rows = []
+    for ordinal, outcome in batches.newly_final(before, after).items():
+        if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
+            continue
+        row = OutboundMessage(names[ordinal], after.campaign_id, after.batch_no, ordinal, int(outcome), now)
+        if report is not None and ordinal in report.outcomes:
+            row = replace(row, attempt_id=report.attempt_id, provider=before.provider, provider_ref=report.provider_ref)
+        elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
+            row = replace(row, attempt_id=before.attempt_id, provider=before.provider, provider_ref=before.provider_ref)
+        rows.append(row)
+    tx.put(*rows)
