@@ -1,0 +1,132 @@
+"""What may be done with a campaign, and its states: submit, pause, resume, cancel.
+
+    loading → ready → running ⇄ paused | halted → completed
+                 └───────┴──── cancel ────┴→ cancelling → cancelled
+
+Each function is one transaction, may be called any number of times, and is the same for a trigger, the command line
+and the web. `seq` is a publisher's number: one that is not newer than the last applied changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final, Optional
+
+from schemas.tables import Campaign, Decision
+from sendonce.control.faults import UnknownCampaign, WrongState
+from sendonce.stores.base import Store, Tx
+
+LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
+COMPLETED, CANCELLING, CANCELLED = "completed", "cancelling", "cancelled"
+ENDED: Final = frozenset((COMPLETED, CANCELLED))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a control function did: the states before and after, and why nothing changed, if so."""
+
+    campaign_id: str
+    before: str
+    after: str
+    changed: bool
+    note: str = ""
+
+
+# For each action: from which state to which; the same state again is no change. What is not named is refused.
+_SUBMIT: Final = {READY: RUNNING, RUNNING: RUNNING, PAUSED: PAUSED, HALTED: HALTED}
+_PAUSE: Final = {RUNNING: PAUSED, HALTED: PAUSED, PAUSED: PAUSED}
+_RESUME: Final = {PAUSED: RUNNING, HALTED: RUNNING, RUNNING: RUNNING}
+_CANCEL: Final = {
+    LOADING: CANCELLED,
+    READY: CANCELLING,
+    RUNNING: CANCELLING,
+    PAUSED: CANCELLING,
+    HALTED: CANCELLING,
+    CANCELLING: CANCELLING,
+    CANCELLED: CANCELLED,
+}
+
+
+def submit(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
+    """ready → running. A campaign that was submitted before, even if paused since, is left as it is.
+
+    UnknownCampaign; WrongState while it loads, and once it has ended.
+    """
+    return _move(store, campaign_id, by, seq, "submit", _SUBMIT)
+
+
+def pause(
+    store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None, reason: Optional[str] = None
+) -> Change:
+    """running or halted → paused. What is in flight ends; nothing new starts. UnknownCampaign; WrongState."""
+    return _move(store, campaign_id, by, seq, "pause", _PAUSE, reason)
+
+
+def resume(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
+    """paused or halted → running, where it stopped. UnknownCampaign; WrongState for one that never ran or has ended."""
+    return _move(store, campaign_id, by, seq, "resume", _RESUME)
+
+
+def begin_cancel(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
+    """Any state that has not ended → cancelling: from its commit on, no request starts. A decision row says who.
+
+    `cancellation.cancel` also clears the batches. UnknownCampaign; WrongState for a completed campaign.
+    """
+    return _move(store, campaign_id, by, seq, "cancel", _CANCEL)
+
+
+def get_campaign(store: Store, campaign_id: str) -> Campaign:
+    """The campaign's row, or UnknownCampaign."""
+    row = store.read(lambda reader: reader.get(Campaign, campaign_id))
+    if row is None:
+        raise UnknownCampaign(campaign_id)
+    return row
+
+
+def _move(
+    store: Store,
+    campaign_id: str,
+    by: str,
+    seq: Optional[int],
+    action: str,
+    moves: Mapping[str, str],
+    reason: Optional[str] = None,
+) -> Change:
+    def work(tx: Tx) -> Change:
+        row = tx.get(Campaign, campaign_id)
+        if row is None:
+            raise UnknownCampaign(campaign_id)
+        if seq is not None and row.seq is not None and seq <= row.seq:
+            return Change(
+                campaign_id, row.state, row.state, False, f"seq {seq} is not newer than {row.seq}, applied before"
+            )
+        after = moves.get(row.state)
+        if after is None:
+            raise WrongState(campaign_id, row.state, action)
+        changed = after != row.state
+        now = tx.now()
+        if changed:
+            started = row.started_at or (now if after == RUNNING else None)
+            ended = now if after in ENDED else None
+            row = replace(
+                row, changed_at=now, changed_by=by, started_at=started, finished_at=ended, state_reason=reason
+            )
+            if action == "cancel":
+                tx.put(Decision(_decision_id(action, campaign_id), campaign_id, action, now, by))
+        before, row = row.state, replace(row, state=after, seq=row.seq if seq is None else seq)
+        if changed or seq is not None:
+            tx.put(row)
+        return Change(campaign_id, before, after, changed, "" if changed else _already(after))
+
+    return store.transact(work, tag=action)
+
+
+def _decision_id(action: str, campaign_id: str) -> str:
+    """The same for the same decision: a campaign is cancelled once."""
+    return blake2b(f"{action}\x00{campaign_id}".encode(), digest_size=16).hexdigest()
+
+
+def _already(state: str) -> str:
+    if state in (PAUSED, HALTED):
+        return f"it is {state}; `sendonce resume` goes on"
+    return f"it is {state} already"

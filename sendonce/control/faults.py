@@ -1,0 +1,53 @@
+"""Why a control function refused: each message names the thing and the mend, `reason` is for machines."""
+
+from typing import Final
+
+_MENDS: Final = {
+    ("submit", "loading"): "its recipients are still being loaded; run `sendonce load` again if that was cut off",
+    ("submit", "completed"): "every recipient has a final outcome; load a new campaign to send again",
+    ("submit", "cancelling"): "it was cancelled, and that is final; load a new campaign",
+    ("submit", "cancelled"): "it was cancelled, and that is final; load a new campaign",
+    ("pause", "loading"): "it has not been submitted; there is nothing to pause",
+    ("pause", "ready"): "it has not been submitted; there is nothing to pause",
+    ("resume", "loading"): "its recipients are still being loaded; run `sendonce load` again if that was cut off",
+    ("resume", "ready"): "it was never started; `sendonce submit` starts it",
+}
+
+
+class ControlFault(Exception):
+    """Base of what a control function refuses: the call was wrong, nothing changed."""
+
+    reason = "refused"
+
+
+class UnknownCampaign(ControlFault):
+    """No campaign of this name is in the store."""
+
+    reason = "unknown_campaign"
+
+    def __init__(self, campaign_id: str) -> None:
+        super().__init__(f"there is no campaign {campaign_id!r} in the store; `sendonce list` shows those there are")
+        self.campaign_id = campaign_id
+
+
+class UnknownRecipient(ControlFault):
+    """The campaign's snapshot does not hold this recipient id."""
+
+    reason = "unknown_recipient"
+
+    def __init__(self, campaign_id: str) -> None:
+        super().__init__(
+            f"campaign {campaign_id} has no recipient with that id; "
+            f"rows that were not taken are in .sendonce/rejects/{campaign_id}.ndjson"
+        )
+
+
+class WrongState(ControlFault):
+    """The campaign's state does not allow this."""
+
+    reason = "wrong_state"
+
+    def __init__(self, campaign_id: str, state: str, action: str) -> None:
+        mend = _MENDS.get((action, state), f"a {state} campaign cannot be changed")
+        super().__init__(f"cannot {action} campaign {campaign_id}: it is {state}; {mend}")
+        self.campaign_id, self.state = campaign_id, state

@@ -1,0 +1,154 @@
+"""How far a campaign is: sums over its batches, never counters that are raised on the way.
+
+Done means a final outcome. What is planned, on its way or in doubt is not done.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Optional
+
+from schemas.outcomes import KINDS
+from schemas.tables import Batch, Campaign, Progress
+from sendonce.control.campaigns import RUNNING
+from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
+
+# A longer silence between two looks at a running campaign means that no job ran: it is no active time.
+ACTIVE_GAP_S: Final = 30.0
+
+BATCH_STATES: Final = ("pending", "queued", "sending", "in_doubt", "held", "done", "cancelled")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """percent: 0 to 100 with one decimal, 100 only when all is done. rate_per_s, eta_s: None until they are known."""
+
+    percent: Optional[float]
+    rate_per_s: Optional[float]
+    eta_s: Optional[float]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sums over a campaign's batches. outcomes: recipients by kind; batches: by state; waiting: batches by reason."""
+
+    outcomes: dict[str, int]
+    batches: dict[str, int]
+    waiting: dict[str, int]
+
+    @property
+    def recipients(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def unsettled(self) -> int:
+        """Recipients without a final outcome."""
+        return self.outcomes["open"] + self.outcomes["in_doubt"]
+
+    @property
+    def done(self) -> int:
+        return self.recipients - self.unsettled
+
+
+def estimate(total: Optional[int], done: int, active_s: float, *, running: bool = True) -> Estimate:
+    """Percent, rate and time left, of recipients. total None: still loading. active_s: without pauses.
+
+    Never negative, never infinite, never over 100: odd input (a clock that stepped back, more done than there is)
+    gives the nearest value that is true, or None.
+    """
+    rate = done / active_s if active_s > 0 and done > 0 else None
+    if total is None:
+        return Estimate(None, rate, None)
+    if done >= total:
+        return Estimate(100.0, rate, 0.0)
+    percent = min(99.9, round(100 * max(0, done) / total, 1))
+    eta_s = (total - done) / rate if rate and running else None
+    if eta_s is not None and not math.isfinite(eta_s):
+        eta_s = None
+    return Estimate(percent, rate, eta_s)
+
+
+def count(reader: Reader, campaign_id: str) -> Counts:
+    """Sum a campaign's batches as they stand."""
+    outcomes = dict.fromkeys(KINDS, 0)
+    batches = dict.fromkeys(BATCH_STATES, 0)
+    waiting: dict[str, int] = {}
+    sums = [f"n_{kind}" for kind in KINDS]
+    for group in reader.tally(Batch, ANY_SHARD, campaign_id, by=("state", "wait_reason"), sums=sums):
+        batches[group["state"]] += group["rows"]
+        if group["wait_reason"]:
+            waiting[group["wait_reason"]] = waiting.get(group["wait_reason"], 0) + group["rows"]
+        for kind in KINDS:
+            outcomes[kind] += group[f"n_{kind}"]
+    return Counts(outcomes, batches, waiting)
+
+
+def active_seconds(campaign: Campaign, before: Optional[Progress], now: datetime) -> float:
+    """Seconds that the campaign has been running, without pauses and without the times when no job ran.
+
+    before: the last aggregation. Between it and the last change of state the campaign ran if it does not run now.
+    """
+    if campaign.started_at is None:
+        return 0.0
+    since = before.at if before else campaign.started_at
+    until = now
+    if campaign.state == RUNNING:
+        since = max(since, campaign.changed_at)
+    else:
+        until = min(now, campaign.changed_at)
+    passed_s = max(0.0, (until - since).total_seconds())
+    if before is None:
+        return passed_s if passed_s <= ACTIVE_GAP_S else 0.0
+    return before.active_s + min(passed_s, ACTIVE_GAP_S)
+
+
+def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optional[Progress]:
+    """Overwrite a campaign's progress row with sums over its batches as of store time `now`; None if it is unknown.
+
+    Safe to run at any time and anywhere: the row is whole, and an older one never replaces a newer.
+    """
+
+    def look(reader: Reader) -> Optional[Progress]:
+        campaign = reader.get(Campaign, campaign_id)
+        if campaign is None:
+            return None
+        return _progress(campaign, count(reader, campaign_id), reader.get(Progress, campaign_id), now)
+
+    progress = store.read(look)
+    if progress is None:
+        return None
+
+    def write(tx: Tx) -> Progress:
+        held = tx.get(Progress, campaign_id)
+        if held is not None and held.at > progress.at:
+            return held
+        tx.put(progress)
+        return progress
+
+    return store.transact(write, tag="progress")
+
+
+def _progress(campaign: Campaign, counts: Counts, before: Optional[Progress], now: datetime) -> Progress:
+    active_s = active_seconds(campaign, before, now)
+    found = estimate(campaign.recipients, counts.done, active_s)
+    return Progress(
+        campaign_id=campaign.campaign_id,
+        at=now,
+        total=campaign.recipients,
+        batches_pending=counts.batches["pending"],
+        batches_queued=counts.batches["queued"],
+        batches_sending=counts.batches["sending"],
+        batches_in_doubt=counts.batches["in_doubt"],
+        batches_held=counts.batches["held"],
+        batches_done=counts.batches["done"] + counts.batches["cancelled"],
+        active_s=active_s,
+        rate_per_s=found.rate_per_s,
+        n_open=counts.outcomes["open"],
+        n_in_doubt=counts.outcomes["in_doubt"],
+        n_accepted=counts.outcomes["accepted"],
+        n_refused=counts.outcomes["refused"],
+        n_skipped=counts.outcomes["skipped"],
+        n_suppressed=counts.outcomes["suppressed"],
+        n_cancelled=counts.outcomes["cancelled"],
+        n_assumed=counts.outcomes["assumed"],
+    )

@@ -1,0 +1,140 @@
+"""What people and machines are told about a campaign: one record, made from the store as it is now."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Optional
+
+from schemas.ids import SHARDS
+from schemas.tables import Batch, Campaign, Job, Progress
+from sendonce.control.campaigns import ENDED, LOADING, RUNNING
+from sendonce.control.faults import UnknownCampaign
+from sendonce.control.progress import Counts, active_seconds, count, estimate
+from sendonce.stores.base import Reader, Store
+
+# A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
+JOB_SILENT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
+
+    active_s: time without pauses. jobs: running jobs that serve its lane.
+    """
+
+    campaign: Campaign
+    at: datetime
+    total: Optional[int]
+    counts: Counts
+    percent: Optional[float]
+    rate_per_s: Optional[float]
+    eta_s: Optional[float]
+    active_s: float
+    delivered: Optional[int]
+    oldest_due: Optional[datetime]
+    jobs: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
+        outcomes, batches = self.counts.outcomes, self.counts.batches
+        return {
+            "campaign": self.campaign.campaign_id,
+            "kind": self.campaign.kind,
+            "state": self.campaign.state,
+            "state_reason": self.campaign.state_reason,
+            "priority": self.campaign.priority,
+            "template": self.campaign.template,
+            "sender": self.campaign.sender,
+            "at": _iso(self.at),
+            "total_recipients": self.total,
+            "queued_batches": batches["pending"] + batches["queued"],
+            "processing_batches": batches["sending"],
+            "in_doubt_batches": batches["in_doubt"],
+            "held": batches["held"],
+            "sent_count": outcomes["accepted"],
+            "delivered_count": self.delivered,
+            "failed_count": outcomes["refused"],
+            "skipped": outcomes["skipped"],
+            "suppressed": outcomes["suppressed"],
+            "cancelled": outcomes["cancelled"],
+            "assumed": outcomes["assumed"],
+            "in_doubt": outcomes["in_doubt"],
+            "open": outcomes["open"],
+            "percent": self.percent,
+            "rate_per_s": None if self.rate_per_s is None else round(self.rate_per_s, 2),
+            "eta_minutes": None if self.eta_s is None else round(self.eta_s / 60, 2),
+            "active_s": round(self.active_s, 3),
+            "wait_reasons": self.counts.waiting,
+            "oldest_due": _iso(self.oldest_due),
+            "jobs": self.jobs,
+            "created_at": _iso(self.campaign.created_at),
+            "started_at": _iso(self.campaign.started_at),
+            "finished_at": _iso(self.campaign.finished_at),
+        }
+
+
+def campaign_status(store: Store, campaign_id: str) -> Status:
+    """One campaign as of now, or UnknownCampaign."""
+
+    def look(reader: Reader) -> Status:
+        campaign = reader.get(Campaign, campaign_id)
+        if campaign is None:
+            raise UnknownCampaign(campaign_id)
+        return _status(reader, campaign, with_due=True)
+
+    return store.read(look)
+
+
+def all_statuses(store: Store) -> list[Status]:
+    """Every campaign, newest first. The oldest due time is left out: it costs a look into every shard."""
+
+    def look(reader: Reader) -> list[Status]:
+        campaigns = sorted(reader.scan(Campaign), key=lambda row: row.created_at, reverse=True)
+        return [_status(reader, campaign, with_due=False) for campaign in campaigns]
+
+    return store.read(look)
+
+
+def _status(reader: Reader, campaign: Campaign, *, with_due: bool) -> Status:
+    now = reader.now()
+    counts = count(reader, campaign.campaign_id)
+    progress = reader.get(Progress, campaign.campaign_id)
+    active_s = active_seconds(campaign, progress, now)
+    total = None if campaign.sealed_at is None and campaign.kind == "campaign" else campaign.recipients
+    if campaign.kind == "stream":
+        total = counts.recipients
+    found = estimate(total, counts.done, active_s, running=campaign.state == RUNNING)
+    return Status(
+        campaign=campaign,
+        at=now,
+        total=total,
+        counts=counts,
+        percent=found.percent,
+        rate_per_s=found.rate_per_s,
+        eta_s=found.eta_s,
+        active_s=active_s,
+        delivered=progress.delivered if progress else None,
+        oldest_due=_oldest_due(reader, campaign) if with_due else None,
+        jobs=_jobs(reader, campaign, now),
+    )
+
+
+def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:
+    if campaign.state in ENDED or campaign.state == LOADING:
+        return None
+    firsts = [
+        row.due_at
+        for shard in range(SHARDS)
+        for row in reader.scan(Batch, shard, campaign.campaign_id, "pending", index="batches_open", limit=1)
+    ]
+    return min(firsts, default=None)
+
+
+def _jobs(reader: Reader, campaign: Campaign, now: datetime) -> int:
+    alive = now - timedelta(seconds=JOB_SILENT_S)
+    jobs = [job for job in reader.scan(Job) if job.state == "running" and job.heartbeat_at >= alive]
+    return sum(campaign.priority in job.lanes.split(",") for job in jobs)
+
+
+def _iso(at: Optional[datetime]) -> Optional[str]:
+    return None if at is None else at.isoformat().replace("+00:00", "Z")
