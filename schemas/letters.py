@@ -95,10 +95,22 @@ def asdict_fast(letters: Letters) -> dict[str, object]:
         "reply_to": letters.reply_to,
         "forms": [asdict(form) for form in letters.forms],
         "letters": [
-            (letter.ordinal, letter.message_id, letter.to, letter.unsubscribe_url, letter.form, letter.values, letter.subject, letter.text, letter.html)
+            (
+                letter.ordinal,
+                letter.message_id,
+                letter.to,
+                letter.unsubscribe_url,
+                letter.form,
+                letter.values,
+                letter.subject,
+                letter.text,
+                letter.html,
+            )
             for letter in letters.letters
         ],
-        "refusals": [(refusal.ordinal, refusal.message_id, refusal.outcome, refusal.detail) for refusal in letters.refusals],
+        "refusals": [
+            (refusal.ordinal, refusal.message_id, refusal.outcome, refusal.detail) for refusal in letters.refusals
+        ],
     }
 
 

@@ -55,7 +55,7 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     indexes: tuple[Index, ...]
 
-    def index(self, name: str) -> Index:
+    def index_named(self, name: str) -> Index:
         return next(index for index in self.indexes if index.name == name)
 
 
@@ -81,7 +81,9 @@ def _column(name: str, hint: Any) -> Column:
     return Column(name, hint, nullable, limit)
 
 
-def table(name: str, *, key: tuple[str, ...], indexes: tuple[Index, ...] = ()) -> Callable[[type[RowType]], type[RowType]]:
+def table(
+    name: str, *, key: tuple[str, ...], indexes: tuple[Index, ...] = ()
+) -> Callable[[type[RowType]], type[RowType]]:
     """Class decorator: registers a row dataclass as a table. `key` names its primary key columns, in order."""
 
     def register(row: type[RowType]) -> type[RowType]:
@@ -169,9 +171,7 @@ class Recipient:
 @table(
     "campaign_batches",
     key=("shard", "campaign_id", "batch_no"),
-    indexes=(
-        Index("batches_open", ("shard", "campaign_id", "open_state", "due_at"), null_filtered=True),
-    ),
+    indexes=(Index("batches_open", ("shard", "campaign_id", "open_state", "due_at"), null_filtered=True),),
 )
 @dataclass(frozen=True)
 class Batch:
@@ -283,10 +283,10 @@ class Limit:
     scope: Id
     name: Word
     kind: Word
-    per_s: Optional[float] = None
-    burst: Optional[int] = None
-    most: Optional[int] = None
-    window_s: Optional[float] = None
+    per_s: float = 0.0
+    burst: int = 0
+    most: int = 0
+    window_s: float = 0.0
     level: Optional[float] = None
     level_at: Optional[datetime] = None
     slow: float = 1.0
@@ -348,7 +348,10 @@ class Suppression:
 @table(
     "delivery_events",
     key=("event_id",),
-    indexes=(Index("events_by_attempt", ("attempt_id",), null_filtered=True), Index("events_by_message", ("message_id",), null_filtered=True)),
+    indexes=(
+        Index("events_by_attempt", ("attempt_id",), null_filtered=True),
+        Index("events_by_message", ("message_id",), null_filtered=True),
+    ),
 )
 @dataclass(frozen=True)
 class DeliveryEvent:
@@ -417,7 +420,11 @@ class DeadLetterRow:
     settled_by: Optional[Id] = None
 
 
-@table("triggers", key=("trigger_id",), indexes=(Index("triggers_open", ("open_state", "received_at"), null_filtered=True),))
+@table(
+    "triggers",
+    key=("trigger_id",),
+    indexes=(Index("triggers_open", ("open_state", "received_at"), null_filtered=True),),
+)
 @dataclass(frozen=True)
 class TriggerRow:
     """A trigger that was received, before anything is acknowledged. open_state is null once it was applied."""
@@ -434,7 +441,7 @@ class TriggerRow:
 @table("decisions", key=("decision_id",), indexes=(Index("decisions_by_campaign", ("campaign_id", "at")),))
 @dataclass(frozen=True)
 class Decision:
-    """Somebody, or a lane's policy, decided what no proof settled. kind: resend, assume, hold, retry, cancel, release."""
+    """Somebody, or a lane's policy, decided what no proof settled. kind: resend, assume, hold, retry, cancel."""
 
     decision_id: Word
     campaign_id: Id

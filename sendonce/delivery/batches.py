@@ -57,7 +57,8 @@ def apply(batch: Batch, changes: Mapping[int, Outcome]) -> Batch:
 
 
 def recount(batch: Batch) -> Batch:
-    return replace(batch, **{f"n_{kind}": count for kind, count in tally(batch.outcomes).items()})
+    counts: dict[str, Any] = {f"n_{kind}": count for kind, count in tally(batch.outcomes).items()}
+    return replace(batch, **counts)
 
 
 def newly_final(before: Batch, after: Batch) -> dict[int, Outcome]:
@@ -71,7 +72,9 @@ def newly_final(before: Batch, after: Batch) -> dict[int, Outcome]:
 
 def queued(batch: Batch, visible_at: datetime) -> Batch:
     """Planned: a new plan number makes every older reference worthless."""
-    return replace(batch, state=QUEUED, open_state=QUEUED, plan_no=batch.plan_no + 1, visible_at=visible_at, wait_reason=None)
+    return replace(
+        batch, state=QUEUED, open_state=QUEUED, plan_no=batch.plan_no + 1, visible_at=visible_at, wait_reason=None
+    )
 
 
 def waiting(batch: Batch, due_at: datetime, reason: str | None) -> Batch:
@@ -106,7 +109,9 @@ def finished(batch: Batch, now: datetime, state: str = DONE) -> Batch:
 
 def doubtful(batch: Batch, ordinals: Iterable[int], now: datetime) -> Batch:
     """In doubt: the open intent's ordinals may have been accepted. The new token fences whoever owned it."""
-    marked = apply(batch, {ordinal: Outcome.IN_DOUBT for ordinal in ordinals if batch.outcomes[ordinal] == Outcome.OPEN})
+    marked = apply(
+        batch, {ordinal: Outcome.IN_DOUBT for ordinal in ordinals if batch.outcomes[ordinal] == Outcome.OPEN}
+    )
     return replace(
         marked,
         state=IN_DOUBT,

@@ -47,10 +47,8 @@ def largest_request(limits: Sequence[Limit], permit_ttl_s: float, most: int) -> 
     """
     for limit in limits:
         if limit.kind == "rate":
-            assert limit.per_s is not None and limit.burst is not None
             most = min(most, max(1, floor(limit.per_s * permit_ttl_s)), limit.burst)
         else:
-            assert limit.most is not None
             most = min(most, limit.most)
     return max(1, most)
 
@@ -86,12 +84,16 @@ def take(tx: Tx, limits: Sequence[Limit], grant: Grant, attempt_id: str, now: da
     tx.put(*grant.write)
     used_by = now + timedelta(seconds=use_within_s)
     for scope, window_s in _capped(limits):
-        old = tx.scan(Permit, scope, index="permits_by_use", upto=now - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE)
+        old = tx.scan(
+            Permit, scope, index="permits_by_use", upto=now - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE
+        )
         tx.delete(*old)
         tx.insert(Permit(scope, now, attempt_id, grant.n, used_by))
 
 
-def give_back(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, n: int, now: datetime) -> list[Limit]:
+def give_back(
+    tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, n: int, now: datetime
+) -> list[Limit]:
     """Return n permits of a request that provably reached nobody. A bucket never holds more than its burst.
 
     Gives the limits as they are afterwards: a transaction that asks again must ask with these.
@@ -99,7 +101,6 @@ def give_back(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: date
     after = []
     for limit in limits:
         if limit.kind == "rate":
-            assert limit.burst is not None
             limit = replace(limit, level=min(float(limit.burst), _level(limit, now) + n), level_at=now)
             tx.put(limit)
         after.append(limit)
@@ -127,10 +128,8 @@ def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: date
     passes: int | None = None
     for limit in limits:
         if limit.kind == "rate":
-            assert limit.per_s is not None
             here = floor(_level(limit, now) + limit.per_s * limit.slow * horizon_s + _EPSILON)
         else:
-            assert limit.most is not None and limit.window_s is not None
             counted = _counted(reader, limit, now + timedelta(seconds=horizon_s))
             here = limit.most - sum(permit.n for permit in counted)
         passes = max(0, here) if passes is None else max(0, min(passes, here))
@@ -138,7 +137,6 @@ def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: date
 
 
 def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
-    assert limit.per_s is not None and limit.burst is not None
     wanted = min(n, limit.burst)
     level = _level(limit, now)
     if level + _EPSILON >= wanted:
@@ -149,7 +147,6 @@ def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
 
 def _level(limit: Limit, now: datetime) -> float:
     """Permits in the bucket. A bucket that was never drawn from is full; a clock that fell back fills nothing."""
-    assert limit.per_s is not None and limit.burst is not None
     if limit.level is None or limit.level_at is None:
         return float(limit.burst)
     passed_s = max(0.0, (now - limit.level_at).total_seconds())
@@ -162,7 +159,6 @@ def _drawn(limit: Limit, n: int, now: datetime) -> Limit:
 
 
 def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
-    assert limit.most is not None and limit.window_s is not None
     counted = _counted(reader, limit, now)
     left = limit.most - sum(permit.n for permit in counted)
     if left >= 1:
@@ -171,13 +167,14 @@ def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
     for permit in counted:
         left += permit.n
         if left >= 1:
-            return Wait(permit.used_by + timedelta(seconds=limit.window_s, microseconds=1), f"{limit.scope} {limit.name}")
+            return Wait(
+                permit.used_by + timedelta(seconds=limit.window_s, microseconds=1), f"{limit.scope} {limit.name}"
+            )
     raise AssertionError("a cap of at least 1 always frees a permit")  # pragma: no cover
 
 
 def _counted(reader: Reader, limit: Limit, now: datetime) -> list[Permit]:
     """The grants whose arrivals may lie in the window that ends at `now`, in the order in which they leave it."""
-    assert limit.window_s is not None
     return reader.scan(Permit, limit.scope, index="permits_by_use", after=now - timedelta(seconds=limit.window_s))
 
 
@@ -186,6 +183,5 @@ def _capped(limits: Sequence[Limit]) -> list[tuple[str, float]]:
     longest: dict[str, float] = {}
     for limit in limits:
         if limit.kind == "cap":
-            assert limit.window_s is not None
             longest[limit.scope] = max(limit.window_s, longest.get(limit.scope, 0.0))
     return list(longest.items())

@@ -168,9 +168,8 @@ def claim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, rendered: 
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     if found is None or found.state != batches.QUEUED or found.plan_no != reference.plan_no:
         return _own_claim(found, reference, worker_id, ask)
-    still_open = {ordinal: outcome for ordinal, outcome in rendered.outcomes.items() if found.outcomes[ordinal] == Outcome.OPEN}
     mine = replace(
-        batches.apply(found, still_open),
+        found,
         state=batches.SENDING,
         open_state=batches.SENDING,
         token=found.token + 1,
@@ -255,19 +254,21 @@ def advance(
     after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
     tx.put(_attempt(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
-    assert found.attempt_id is not None and found.intent_at is not None
+    assert found.intent_at is not None
     if unsent and not report.throttled:
-        scopes = limits.give_back(tx, scopes, found.attempt_id, found.intent_at, len(unsent), now)
+        scopes = limits.give_back(tx, scopes, report.attempt_id, found.intent_at, len(unsent), now)
     else:
-        limits.used(tx, scopes, found.attempt_id, found.intent_at, now)
+        limits.used(tx, scopes, report.attempt_id, found.intent_at, now)
+    if report.halts:
+        tx.put(Switch(f"sender:{terms.sender}", "halted", now, worker_id, report.reason))
     doubted = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.IN_DOUBT]
     if doubted:
-        after = replace(batches.doubtful(after, doubted, now), provider_ref=report.provider_ref)
+        after = batches.doubtful(after, doubted, now)
+        later = now + timedelta(seconds=report.wait_s or 0.0)
+        after = replace(after, provider_ref=report.provider_ref, due_at=later, wait_reason=report.reason or None)
         _write(tx, terms, found, after, rendered.names, report)
         return Turn(Move.ENDED, after, reason="in_doubt")
     after = replace(after, **batches.NO_INTENT)
-    if report.halts:
-        tx.put(Switch(f"sender:{terms.sender}", "halted", now, worker_id, report.reason))
     if unsent:
         after = _unsent(terms, after, unsent, report, now)
         _write(tx, terms, found, after, rendered.names, report)
@@ -335,8 +336,8 @@ def _proceed(
         return end(_closed(mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
     if mine.expires_at is not None and mine.expires_at <= now:
         return end(_closed(mine, Outcome.EXPIRED, now, batches.DONE), "expired")
-    struck = _struck(tx, mine, rendered)
-    mine = batches.apply(mine, struck)
+    refused = {o: outcome for o, outcome in rendered.outcomes.items() if mine.outcomes[o] == Outcome.OPEN}
+    mine = batches.apply(mine, {**refused, **_struck(tx, mine, rendered)})
     if mine.n_open == 0:
         return end(batches.finished(mine, now), "done")
     if campaign.state != "running":
@@ -410,6 +411,13 @@ def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
     }
 
 
+def skip_rung(tx: Tx, campaign_id: str, batch_no: int, reason: str) -> None:
+    """Note that a doubt can't be settled by asking again (`payload_changed`): the resolver takes the next rung."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is not None and found.state == batches.IN_DOUBT:
+        tx.put(replace(found, wait_reason=reason, visible_at=None))
+
+
 # -- expire, settle, cancel ---------------------------------------------------------------------------------------
 
 
@@ -428,12 +436,19 @@ def expire(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
 
 
 def lease_is_over(batch: Batch, now: datetime) -> bool:
-    assert batch.heartbeat_at is not None and batch.lease_s is not None
+    if batch.heartbeat_at is None or batch.lease_s is None:
+        return True
     return batch.heartbeat_at + timedelta(seconds=batch.lease_s) < now
 
 
 def settle(
-    tx: Tx, key: bytes, campaign_id: str, batch_no: int, outcomes: Mapping[int, Outcome], outbound_log: str, decision: Decision | None
+    tx: Tx,
+    key: bytes,
+    campaign_id: str,
+    batch_no: int,
+    outcomes: Mapping[int, Outcome],
+    outbound_log: str,
+    decision: Decision | None,
 ) -> Batch | None:
     """End a doubt: by proof (`decision` is None), or by a decision, which is a row before anything acts on it.
 

@@ -64,7 +64,8 @@ class Reply:
 
     exceptions: ordinal -> (verdict, Outcome byte if refused, detail without personal data). reason: machine-readable
     (`connect`, `timeout`, `http_500`, `disk_full`). retry_after_s: the provider's own wish. halts_sender: credentials
-    or account: nothing more may go by this sender until a person mends it.
+    or account: nothing more may go by this sender until a person mends it. throttled: the provider only asks to
+    slow down.
     """
 
     verdict: Verdict
@@ -73,7 +74,18 @@ class Reply:
     provider_ref: str | None = None
     retry_after_s: float | None = None
     halts_sender: bool = False
+    throttled: bool = False
     exceptions: Mapping[int, tuple[Verdict, int, str]] = field(default_factory=dict)
+
+
+class Unsendable(Exception):
+    """A letter that no call of this adapter can carry: its `Outcome` byte, and a detail without personal data."""
+
+    def __init__(self, ordinal: int, outcome: int, detail: str) -> None:
+        super().__init__(detail)
+        self.ordinal = ordinal
+        self.outcome = outcome
+        self.detail = detail
 
 
 class Sender(Protocol):
@@ -83,7 +95,7 @@ class Sender(Protocol):
     capabilities: Capabilities
 
     def prepare(self, request: Request) -> Prepared:
-        """Bytes and hash of a call. Pure; ValueError names a letter that no call can carry."""
+        """Bytes and hash of a call. Pure. Unsendable names a letter that must be left out and refused."""
 
     def send(self, prepared: Prepared, timeout_s: float) -> Reply:
         """Make the call once, within `timeout_s`. Never raises for what a provider or a network does."""

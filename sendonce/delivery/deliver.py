@@ -1,0 +1,257 @@
+"""One rendered batch, from its claim to the last request that may go now: the owner's side of the protocol."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from schemas.elements import Reference, RenderedBatch
+from schemas.ids import attempt_id
+from schemas.letters import Letter, Letters
+from schemas.letters import load as load_letters
+from schemas.ordinals import unpack
+from schemas.outcomes import Outcome
+from schemas.tables import Batch
+from sendonce.delivery import batches, protocol, retry
+from sendonce.delivery.letters import facts_of, rendered_at
+from sendonce.delivery.limits import largest_request, limits_of
+from sendonce.delivery.protocol import Ask, Move, Rendered, Report, Terms, Turn
+from sendonce.delivery.requests import next_letters, report_of
+from sendonce.failpoints import failpoint
+from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
+from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Time and chance as the owner sees them.
+
+    own_s: a clock that goes on while the machine sleeps (CLOCK_BOOTTIME); deadlines are judged by it, never by
+    comparing machines. wall_ms: Unix milliseconds, for attempt ids and Date headers. randomness: n random bytes.
+    chance: uniform in [0, 1).
+    """
+
+    own_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    randomness: Callable[[int], bytes]
+    chance: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How a delivery ended. `until`: with HOLD, when to claim again. `requests`: how many calls were made.
+
+    outcomes: recipients by kind that became final (or in doubt) here, for counters.
+    """
+
+    move: Move
+    reason: str
+    requests: int
+    outcomes: dict[str, int]
+    until: datetime | None = None
+
+
+class Deliverer:
+    """Delivers batches of one lane through one sender. Holds no state between batches; safe for several threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        sender: Sender,
+        terms: Terms,
+        worker_id: str,
+        clocks: Clocks,
+        render: Callable[[Reference], tuple[Letters, datetime] | None],
+        stopping: Callable[[], bool] = lambda: False,
+        lists: tuple[str, ...] = ("*",),
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._terms = terms
+        self._worker_id = worker_id
+        self._clocks = clocks
+        self._render = render
+        self._stopping = stopping
+        self._lists = lists
+
+    def deliver(self, element: RenderedBatch) -> Delivery:
+        """Claim the batch and send its open recipients, request by request, until it is done or must wait.
+
+        A stale element is dropped. Never sends without a committed intent, and not after its own deadline. Raises
+        what the store raises; whatever was in flight then is found by its lease.
+        """
+        reference = Reference(element.campaign_id, element.batch_no, element.plan_no, element.priority)
+        if element.letters is not None:
+            letters, at = load_letters(element.letters), rendered_at(element)
+        else:
+            rendered = self._render(reference)
+            if rendered is None:
+                return Delivery(Move.LOST, "stale_reference", 0, {})
+            letters, at = rendered
+        batch, most = self._look(reference)
+        if batch is None or batch.plan_no != reference.plan_no:
+            return Delivery(Move.LOST, "stale_reference", 0, {})
+        run = _Run(self, reference, letters, facts_of(letters, at, self._lists), most, batch)
+        return run.repeat_doubt() if batch.state == batches.IN_DOUBT else run.go()
+
+    def _look(self, reference: Reference) -> tuple[Batch | None, int]:
+        terms = self._terms
+
+        def work(reader: Reader) -> tuple[Batch | None, int]:
+            batch = reader.get(Batch, *protocol.batch_key(reference.campaign_id, reference.batch_no))
+            limits = limits_of(reader, terms.scopes)
+            return batch, largest_request(limits, terms.times.permit_ttl_s, self._sender.capabilities.recipients)
+
+        return self._store.read(work)
+
+
+class _Run:
+    """The life of one batch in one owner's hands."""
+
+    def __init__(
+        self, owner: Deliverer, reference: Reference, letters: Letters, facts: Rendered, most: int, seen: Batch
+    ) -> None:
+        self._store = owner._store
+        self._sender = owner._sender
+        self._terms = owner._terms
+        self._worker_id = owner._worker_id
+        self._clocks = owner._clocks
+        self._stopping = owner._stopping
+        self._reference = reference
+        self._letters = letters
+        self._facts = facts
+        self._most = most
+        self._seen = seen
+        self._before = seen
+        self._requests = 0
+
+    def go(self) -> Delivery:
+        """Claim the batch, then go on as its owner."""
+        prepared = self._prepare(self._seen, {})
+        ask = _ask(prepared, self._sender.name)
+        started_s = self._clocks.own_s()
+        turn = self._commit(
+            "claim", lambda tx: protocol.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
+        )
+        return self._own(turn, prepared, started_s)
+
+    def repeat_doubt(self) -> Delivery:
+        """Send the request in doubt once more, byte for byte, then go on with the rest of the batch."""
+        batch = self._seen
+        chosen = [
+            letter for letter in self._letters.letters if letter.ordinal in set(unpack(batch.intent_ordinals or b""))
+        ]
+        prepared = None
+        if chosen and batch.attempt_id is not None:
+            prepared = self._try_prepare(batch.attempt_id, chosen)
+        if prepared is None or prepared.payload_hash != batch.payload_hash:
+            self._commit("skip_rung", lambda tx: protocol.skip_rung(tx, *_key(batch), "payload_changed"))
+            return self._end(Turn(Move.ENDED, reason="payload_changed"))
+        same = prepared
+        started_s = self._clocks.own_s()
+        turn = self._commit(
+            "reclaim",
+            lambda tx: protocol.reclaim(
+                tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.name
+            ),
+        )
+        return self._own(turn, prepared, started_s, repeated=True)
+
+    def _own(self, turn: Turn, prepared: Prepared | None, started_s: float, *, repeated: bool = False) -> Delivery:
+        while turn.move in (Move.GO, Move.AGAIN):
+            assert turn.batch is not None
+            mine = turn.batch
+            report = None
+            if turn.move is Move.GO:
+                assert prepared is not None
+                failpoint("S3")
+                report = self._call(mine, prepared, started_s, repeated=repeated)
+                repeated = False
+            elif turn.size is not None:
+                self._most = turn.size
+            prepared = self._prepare(mine, report.outcomes if report else {}, report)
+            turn, started_s = self._advance(mine, report, _ask(prepared, self._sender.name))
+            if report is not None:
+                failpoint("S7")
+        return self._end(turn)
+
+    def _advance(self, mine: Batch, report: Report | None, ask: Ask | None) -> tuple[Turn, float]:
+        started_s = self._clocks.own_s()
+        turn = self._commit(
+            "advance", lambda tx: protocol.advance(tx, self._terms, mine, self._worker_id, report, self._facts, ask)
+        )
+        return turn, started_s
+
+    def _call(self, mine: Batch, prepared: Prepared, started_s: float, *, repeated: bool) -> Report:
+        times = self._terms.times
+        passed_s = self._clocks.own_s() - started_s
+        ordinals = prepared.request.ordinals
+        if repeated:
+            ordinals = [ordinal for ordinal in ordinals if mine.outcomes[ordinal] == Outcome.IN_DOUBT]
+        if passed_s > min(times.permit_ttl_s, times.lease_s - times.request_timeout_s - times.margin_s):
+            return report_of(
+                prepared.request.attempt_id, ordinals, Reply(Verdict.NOT_SENT, "late"), 0.0, repeated=repeated
+            )
+        reply = self._sender.send(prepared, times.request_timeout_s)
+        if failpoint("S6") == "drop_reply":
+            reply = Reply(Verdict.UNKNOWN, "reply_lost")
+        self._requests += 1
+        wait_s = retry.wait_s(mine.tries + 1, reply.retry_after_s, self._clocks.chance)
+        return report_of(prepared.request.attempt_id, ordinals, reply, wait_s, repeated=repeated)
+
+    def _prepare(self, batch: Batch, news: Mapping[int, Outcome], report: Report | None = None) -> Prepared | None:
+        """The next request, made before the transaction that asks for it; None at the end, or to hand back."""
+        if self._stopping() or (report is not None and _must_stop(report)):
+            return None
+        closed = {**self._facts.outcomes, **news}
+        left = [ordinal for ordinal in batches.open_ordinals(batch) if ordinal not in closed]
+        while True:
+            chosen = next_letters(self._letters, left, self._sender.capabilities, self._most)
+            if not chosen:
+                return None
+            prepared = self._try_prepare(attempt_id(self._clocks.wall_ms(), self._clocks.randomness(10)), chosen)
+            if prepared is not None:
+                return prepared
+            left = [ordinal for ordinal in left if ordinal not in self._facts.outcomes]
+
+    def _try_prepare(self, attempt: str, chosen: list[Letter]) -> Prepared | None:
+        """The bytes of a call; None after noting a letter that no call can carry as refused."""
+        request = Request(self._reference.campaign_id, self._reference.batch_no, attempt, self._letters, chosen)
+        try:
+            return self._sender.prepare(request)
+        except Unsendable as fault:
+            refused = {**self._facts.outcomes, fault.ordinal: Outcome(fault.outcome)}
+            self._facts = replace(self._facts, outcomes=refused)
+            return None
+
+    def _commit(self, tag: str, work: Callable[[Tx], Result]) -> Result:
+        """Run a step of the protocol; a lost commit reply is settled by running it again: it knows its own traces."""
+        try:
+            return self._store.transact(work, tag=tag)
+        except StoreUnavailable as fault:
+            if not fault.maybe_applied:
+                raise
+            return self._store.transact(work, tag=tag)
+
+    def _end(self, turn: Turn) -> Delivery:
+        changed: dict[str, int] = {}
+        if turn.batch is not None:
+            for old, new in zip(self._before.outcomes, turn.batch.outcomes, strict=True):
+                if old != new:
+                    kind = Outcome(new).kind
+                    changed[kind] = changed.get(kind, 0) + 1
+        return Delivery(turn.move, turn.reason, self._requests, changed, turn.until)
+
+
+def _ask(prepared: Prepared | None, provider: str) -> Ask | None:
+    if prepared is None:
+        return None
+    return Ask(prepared.request.attempt_id, prepared.request.ordinals, prepared.payload_hash, provider)
+
+
+def _must_stop(report: Report) -> bool:
+    """Something was not sent or is in doubt: the batch goes back, nothing is asked for."""
+    return any(not outcome.final for outcome in report.outcomes.values())
+
+
+def _key(batch: Batch) -> tuple[str, int]:
+    return batch.campaign_id, batch.batch_no
