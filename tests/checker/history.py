@@ -1,0 +1,119 @@
+"""I4, I8, I9 and I10: what must not run backwards, overstay, or begin too late."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from schemas import ids, ordinals
+from schemas.outcomes import KIND_OF, Outcome
+from schemas.tables import Attempt, Batch, OutboundMessage, Suppression
+from tests.checker.case import Case, Violation
+from tests.evidence import Records
+
+# An attempt id is made just before its intent is written. An intent that is much younger than its id repeats a request
+# that was in doubt; it began when its id was made.
+REPEAT_AFTER = timedelta(seconds=2)
+
+
+def tokens_rise(case: Case) -> Iterator[Violation]:
+    """I4 as far as one moment shows it: attempts in the order of their beginning, and the batch last."""
+    for (campaign_id, batch_no), attempts in case.attempts.items():
+        where = f"{campaign_id} batch {batch_no}"
+        for before, after in pairwise(attempts):
+            if after.token < before.token and after.started_at > before.started_at:
+                yield Violation(
+                    "I4", where, f"attempt {after.attempt_id} has token {after.token}, an earlier one {before.token}"
+                )
+        batch = case.batches.get((campaign_id, batch_no))
+        highest = max(attempt.token for attempt in attempts)
+        if batch and highest > batch.token:
+            yield Violation("I4", where, f"token {batch.token}, but an attempt had {highest}")
+
+
+def nothing_past_its_lease(case: Case, now: datetime) -> Iterator[Violation]:
+    """I8."""
+    for (campaign_id, batch_no), batch in case.batches.items():
+        if batch.state != "sending":
+            continue
+        renewed = batch.heartbeat_at or batch.claimed_at
+        where = f"{campaign_id} batch {batch_no}"
+        if renewed is None or batch.lease_s is None:
+            yield Violation("I8", where, "sending without a lease")
+        elif renewed + timedelta(seconds=batch.lease_s) < now:
+            yield Violation("I8", where, f"sending, though its lease of {batch.lease_s:g} s began at {renewed}")
+
+
+def nothing_after_a_stop(case: Case) -> Iterator[Violation]:
+    """I9: by the campaign's present pause, by the decision to cancel, and by suppressions of an address everywhere."""
+    suppressed_since = {row.address_key: row.created_at for row in case.records.of(Suppression) if row.list_name == "*"}
+    stopped_since = _stops(case)
+    for key, attempts in case.attempts.items():
+        for attempt in attempts:
+            began = _first_began(attempt)
+            where = f"{key[0]} batch {key[1]} attempt {attempt.attempt_id}"
+            if key[0] in stopped_since and began > stopped_since[key[0]]:
+                yield Violation("I9", where, f"began after its campaign was stopped at {stopped_since[key[0]]}")
+            for ordinal in ordinals.unpack(attempt.ordinals):
+                recipient = case.recipient.get((*key, ordinal))
+                since = suppressed_since.get(recipient.address_key) if recipient else None
+                if since and began > since:
+                    yield Violation("I9", f"{where} ordinal {ordinal}", "began after the address was suppressed")
+
+
+def _stops(case: Case) -> dict[str, datetime]:
+    stopped_since = {
+        campaign_id: campaign.changed_at
+        for campaign_id, campaign in case.campaigns.items()
+        if campaign.state in ("paused", "cancelling", "cancelled")
+    }
+    for campaign_id, decisions in case.decisions.items():
+        for decision in decisions:
+            if decision.kind == "cancel" and decision.batch_no is None:
+                stopped_since[campaign_id] = min(decision.at, stopped_since.get(campaign_id, decision.at))
+    return stopped_since
+
+
+def _first_began(attempt: Attempt) -> datetime:
+    try:
+        made = datetime.fromtimestamp(ids.attempt_time_ms(attempt.attempt_id) / 1000, UTC)
+    except ValueError:
+        return attempt.started_at
+    return made if attempt.started_at - made > REPEAT_AFTER else attempt.started_at
+
+
+def changes(before: Records, after: Records) -> list[Violation]:
+    """What two moments of one store show together: I4 (tokens, plans and rounds only rise) and I10 (final stays)."""
+    later = {(row.campaign_id, row.batch_no): row for row in after.of(Batch)}
+    found: list[Violation] = []
+    for batch in before.of(Batch):
+        where = f"{batch.campaign_id} batch {batch.batch_no}"
+        now = later.get((batch.campaign_id, batch.batch_no))
+        found += [Violation("I10", where, "the batch is gone")] if now is None else _batch_changes(where, batch, now)
+    messages = {row.message_id: row for row in after.of(OutboundMessage)}
+    for row in before.of(OutboundMessage):
+        same = messages.get(row.message_id)
+        owner = later.get((row.campaign_id, row.batch_no))
+        if (same is None or same.outcome != row.outcome) and not (owner and owner.round):
+            found.append(
+                Violation(
+                    "I10",
+                    f"{row.campaign_id} message {row.message_id}",
+                    f"its row said {row.outcome}, and now {same.outcome if same else 'is gone'}",
+                )
+            )
+    return found
+
+
+def _batch_changes(where: str, batch: Batch, now: Batch) -> Iterator[Violation]:
+    for name in ("token", "plan_no", "round"):
+        if getattr(now, name) < getattr(batch, name):
+            yield Violation("I4", where, f"{name} fell from {getattr(batch, name)} to {getattr(now, name)}")
+    if now.round > batch.round:
+        return
+    for ordinal, (was, is_now) in enumerate(zip(batch.outcomes, now.outcomes, strict=False)):
+        if was > Outcome.IN_DOUBT and was != is_now:
+            yield Violation(
+                "I10",
+                f"{where} ordinal {ordinal}",
+                f"was {KIND_OF.get(was, was)}, is now {KIND_OF.get(is_now, is_now)}",
+            )

@@ -1,0 +1,81 @@
+"""I7: arrivals at the provider keep to every limit that the store holds, all jobs together.
+
+Source of the two rules: the contract of limits. rate: any window T holds at most burst + rate x (T + permit time).
+cap: any sliding window holds at most N, never N + 1.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from schemas.tables import Campaign, Limit
+from tests.checker.case import CLOCK_GRAIN, Arrivals, Case, Violation
+
+PERMIT_TTL_S = 2.0
+
+
+def hold(case: Case, requests: list[Arrivals]) -> Iterator[Violation]:
+    for limit in case.records.of(Limit):
+        kind, _, name = limit.scope.partition(":")
+        inside = sorted(
+            (request for request in requests if _in_scope(case.campaigns.get(request.campaign_id), kind, name)),
+            key=lambda request: request.at,
+        )
+        where = f"{limit.scope} {limit.name}"
+        if limit.kind == "rate":
+            yield from _rate_holds(where, inside, limit.per_s or 0.0, limit.burst or 0)
+        elif limit.kind == "cap":
+            yield from _cap_holds(where, inside, limit.most or 0, limit.window_s or 0.0)
+
+
+def _in_scope(campaign: Campaign | None, kind: str, name: str) -> bool:
+    if campaign is None:
+        return False
+    return (kind == "lane" and campaign.priority == name) or (kind == "sender" and campaign.sender == name)
+
+
+def _rate_holds(where: str, requests: Sequence[Arrivals], per_s: float, burst: int) -> Iterator[Violation]:
+    """Each end of a window that holds too many counts once.
+
+    With S the running sum, the window from i to j holds too many if (S_j - rate x t_j) - (S_before_i - rate x t_i) is
+    more than burst + rate x permit time: for each j only the least second term matters.
+    """
+    if not requests:
+        return
+    allowed = burst + per_s * (PERMIT_TTL_S + CLOCK_GRAIN.total_seconds())
+    start = requests[0].at
+    running = 0
+    least, least_at = float("inf"), start
+    for request in requests:
+        since_s = (request.at - start).total_seconds()
+        if running - per_s * since_s < least:
+            least, least_at = running - per_s * since_s, request.at
+        running += request.n
+        over = running - per_s * since_s - least - allowed
+        if over > 1e-6:
+            yield Violation(
+                "I7",
+                where,
+                f"{over:.1f} too many arrived from {least_at.isoformat()} to {request.at.isoformat()}, at "
+                f"{per_s:g}/s and burst {burst}",
+                "limit_violations",
+            )
+
+
+def _cap_holds(where: str, requests: Sequence[Arrivals], most: int, window_s: float) -> Iterator[Violation]:
+    """Each end of a window that holds too many counts once."""
+    window = timedelta(seconds=window_s) - CLOCK_GRAIN
+    first = 0
+    inside = 0
+    for request in requests:
+        inside += request.n
+        while requests[first].at <= request.at - window:
+            inside -= requests[first].n
+            first += 1
+        if inside > most:
+            yield Violation(
+                "I7",
+                where,
+                f"{inside} arrived from {requests[first].at.isoformat()} to {request.at.isoformat()}, of at most "
+                f"{most} in {window_s:g} s",
+                "limit_violations",
+            )
