@@ -1,0 +1,43 @@
+"""The steps from each schema version to the next, and what a release says to a store of another version."""
+
+from typing import Final, NamedTuple
+
+from schemas.tables import SCHEMA_VERSION
+from sendonce.stores.base import StoreRefused
+
+
+class Migration(NamedTuple):
+    """Brings a store to schema `version` from the one before. Statements run in order, in one transaction."""
+
+    version: int
+    sqlite: tuple[str, ...]
+
+
+# A new step goes to the end; a released one never changes.
+MIGRATIONS: Final[tuple[Migration, ...]] = ()
+
+
+def check_version(found: int, path: str) -> None:
+    """StoreRefused unless the store at `path` has the schema version that this release works with."""
+    check_not_newer(found, path)
+    if found < SCHEMA_VERSION:
+        raise StoreRefused(
+            f"store {path} has schema version {found}, but this release of sendonce works with {SCHEMA_VERSION}; "
+            "stop the jobs that use the store, then run `sendonce migrate`"
+        )
+
+
+def check_not_newer(found: int, path: str) -> None:
+    """StoreRefused if a newer release has made or migrated the store at `path`."""
+    if found > SCHEMA_VERSION:
+        raise StoreRefused(
+            f"store {path} has schema version {found}, but this release of sendonce knows versions up to "
+            f"{SCHEMA_VERSION}; upgrade sendonce"
+        )
+
+
+def next_step(found: int) -> Migration | None:
+    """The step that follows schema version `found`, or None if the store is up to date."""
+    if found >= SCHEMA_VERSION:
+        return None
+    return next(step for step in MIGRATIONS if step.version == found + 1)

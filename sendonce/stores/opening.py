@@ -1,0 +1,196 @@
+"""Making, opening and migrating a store by its URL.
+
+`sqlite:///relative/path`, `sqlite:////absolute/path`. What goes wrong is StoreRefused or StoreUnavailable; the
+message names the file, the fault and the mend.
+"""
+
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+from schemas.tables import SCHEMA_VERSION, Meta
+from sendonce.stores.base import Store, StoreRefused, StoreUnavailable
+from sendonce.stores.ddl import sqlite_ddl
+from sendonce.stores.migrations import check_not_newer, check_version, next_step
+from sendonce.stores.sqlite import SQLiteStore, sqlite_path, utc_now
+from sendonce.stores.sqlite_connections import connect
+from sendonce.stores.sqlite_faults import in_our_words, is_busy
+
+Result = TypeVar("Result")
+ENVIRONMENTS: Final = ("test", "production")
+
+_PATIENCE_S: Final = 30.0
+_RETRY_S: Final = 0.01
+
+_shared: dict[str, Store] = {}
+_shared_lock = threading.Lock()
+
+
+def init_store(url: str, environment: str = "test") -> Store:
+    """Make the store of a URL, with its folder, and open it. A store that is there already stays as it is.
+
+    `environment`, `test` or `production`, is written once: StoreRefused if the store has another.
+    """
+    if environment not in ENVIRONMENTS:
+        raise StoreRefused(f"a store's environment is {' or '.join(ENVIRONMENTS)}, not {environment!r}")
+    path = sqlite_path(url)
+    _make_file(path)
+
+    def make(connection: sqlite3.Connection) -> None:
+        _has_tables(connection, path)
+        _use_wal(connection, path)
+        connection.execute("BEGIN IMMEDIATE")
+        if not _has_tables(connection, path):
+            for statement in sqlite_ddl():
+                connection.execute(statement)
+            facts = {"schema_version": str(SCHEMA_VERSION), "environment": environment, "clock": "0"}
+            rows = [*((name, value.encode()) for name, value in facts.items()), ("key", secrets.token_bytes(32))]
+            connection.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", rows)
+        connection.execute("COMMIT")
+
+    _patiently(path, make)
+    store = open_store(url)
+    found = store_environment(store)
+    if found != environment:
+        raise StoreRefused(
+            f"store {path} was made for environment {found}, not {environment}; "
+            f"name another file, or run `sendonce init` for environment {found}"
+        )
+    return store
+
+
+def open_store(url: str, *, clock: Callable[[], datetime] = utc_now) -> Store:
+    """Open the store of a URL. StoreRefused if there is none, or its schema is newer or older than this release's."""
+    path = _existing(url)
+
+    def check(connection: sqlite3.Connection) -> None:
+        check_version(_version(connection, path), str(path))
+        _use_wal(connection, path)
+
+    _patiently(path, check)
+    return SQLiteStore(url, clock=clock)
+
+
+def shared_store(url: str) -> Store:
+    """The process's one store object for a URL, opened at the first call."""
+    key = f"sqlite:///{sqlite_path(url).absolute()}"
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = open_store(key)
+        return _shared[key]
+
+
+def migrate_store(url: str) -> tuple[int, int]:
+    """Bring a store to this release's schema, a step at a time, each in a transaction; returns (from, to) versions.
+
+    Safe to run again after a kill, and by two processes at once. StoreRefused for a store of a newer release.
+    """
+    path = _existing(url)
+
+    def step(connection: sqlite3.Connection) -> tuple[int, int]:
+        connection.execute("BEGIN IMMEDIATE")
+        found = _version(connection, path)
+        check_not_newer(found, str(path))
+        migration = next_step(found)
+        if migration is not None:
+            for statement in migration.sqlite:
+                connection.execute(statement)
+            reached = str(migration.version).encode()
+            connection.execute("UPDATE meta SET value = ? WHERE name = 'schema_version'", (reached,))
+        connection.execute("COMMIT")
+        return found, migration.version if migration is not None else found
+
+    first, reached = _patiently(path, step)
+    while next_step(reached) is not None:
+        _, reached = _patiently(path, step)
+    return first, reached
+
+
+def store_key(store: Store) -> bytes:
+    """The store's 32 secret bytes, from which message ids and address keys are made. Never rotated."""
+    return _fact(store, "key")
+
+
+def store_environment(store: Store) -> str:
+    """`test` or `production`, as `init` wrote it."""
+    return _fact(store, "environment").decode()
+
+
+def _fact(store: Store, name: str) -> bytes:
+    row = store.read(lambda reader: reader.get(Meta, name))
+    if row is None:
+        raise StoreRefused(f"store {store.url} has lost its {name}; restore it from a backup")
+    return row.value
+
+
+def _existing(url: str) -> Path:
+    path = sqlite_path(url)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise StoreRefused(f"there is no store at {path}; run `sendonce init`") from None
+    except OSError as fault:
+        raise StoreRefused(f"store {path}: {fault.strerror}; check the path and its permissions") from fault
+    return path
+
+
+def _make_file(path: Path) -> None:
+    """An empty file that only its owner reads: addresses and the store's key will lie in it."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if path.parent.is_dir():
+            return
+        raise StoreRefused(f"store {path}: {path.parent} is a file, not a folder; choose another path") from None
+    except OSError as fault:
+        raise StoreRefused(
+            f"store {path} cannot be made: {fault.strerror}; choose a path where this user may write"
+        ) from fault
+
+
+def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file holds a store; False for an empty file, StoreRefused for somebody else's database."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if names and not {"meta", "campaigns"} <= names:
+        raise StoreRefused(f"store {path}: the file is a SQLite database, but not a Sendonce store; name another file")
+    return bool(names)
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    if not _has_tables(connection, path):
+        raise StoreRefused(f"store {path}: the file is empty; run `sendonce init`")
+    found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    if found is None:
+        raise StoreRefused(f"store {path} has lost its schema_version; restore it from a backup")
+    return int(found[0])
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreRefused(f"store {path}: this file system cannot share a SQLite file; move the store to a local disk")
+
+
+def _patiently(path: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    """Run `work` on a connection of its own, again while others hold the lock; what it left open is rolled back."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with closing(connect(path)) as connection:
+                return work(connection)
+        except sqlite3.Error as fault:
+            if not is_busy(fault):
+                raise in_our_words(fault, str(path)) from fault
+            if time.monotonic() >= deadline:
+                raise StoreUnavailable(
+                    f"store {path}: another process has kept it locked for {_PATIENCE_S:g} s; end it and try again"
+                ) from fault
+        time.sleep(_RETRY_S)

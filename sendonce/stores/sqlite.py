@@ -1,0 +1,283 @@
+"""The store on one machine: a SQLite file that several processes share.
+
+Write-ahead log, so that readers and the one writer do not wait for each other; `synchronous=FULL`, so that a
+commit that was reported survives a power cut. A transaction starts with BEGIN IMMEDIATE: one that starts by
+reading and then writes could not wait for the lock. SQLite's own waiting backs off to 100 ms; here a waiter
+asks again every 0.5 ms, so that a critical claim gets in between two bulk commits.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sendonce.stores.base import Reader, StoreRefused, StoreUnavailable, Tx
+from sendonce.stores.migrations import check_version
+from sendonce.stores.sqlite_codec import (
+    Encoded,
+    codec_of,
+    decode_parameter,
+    from_micros,
+    to_micros,
+)
+from sendonce.stores.sqlite_connections import Connections
+from sendonce.stores.sqlite_faults import in_our_words, is_busy
+from sendonce.stores.sqlite_statements import statements_of
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+_RETRY_S: Final = 0.0005
+# A chunk holds the write lock for some 20 ms.
+_CHUNK_ROWS: Final = 2_000
+_CHUNK_BYTES: Final = 8_000_000
+_FORMS: Final = "sqlite:///relative/path or sqlite:////absolute/path"
+_FACTS_SQL: Final = "SELECT name, value FROM meta WHERE name IN ('clock', 'schema_version')"
+_CLOCK_SQL: Final = "UPDATE meta SET value = ? WHERE name = 'clock'"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of a `sqlite:` URL. StoreRefused for any other URL."""
+    if url.startswith("spanner:"):
+        raise StoreRefused(f"store {url}: this release of sendonce has no Spanner store yet; use {_FORMS}")
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path or path.endswith("/") or path == ":memory:":
+        raise StoreRefused(f"store {url!r} is not a store URL; write {_FORMS}")
+    return Path(path)
+
+
+class _Write(NamedTuple):
+    statement: str
+    rows: Encoded | list[tuple[Any, ...]]
+
+
+def _apply(connection: sqlite3.Connection, write: _Write, now_micros: int) -> None:
+    rows = write.rows.rows(now_micros) if isinstance(write.rows, Encoded) else write.rows
+    connection.executemany(write.statement, rows)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # After some faults, a full disk for one, SQLite has rolled back by itself.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _keep_clock(connection: sqlite3.Connection, now_micros: int) -> None:
+    """Store time never falls behind what a commit has shown, also when the machine's clock is set back."""
+    connection.execute(_CLOCK_SQL, (str(now_micros).encode(),))
+
+
+class SQLiteReader:
+    """Reads on one connection, inside a transaction that is open on it."""
+
+    def __init__(self, connection: sqlite3.Connection, now_micros: int) -> None:
+        self._connection = connection
+        self._now_micros = now_micros
+
+    def now(self) -> datetime:
+        return from_micros(self._now_micros)
+
+    def get(self, kind: type[Row], *key: Any) -> Row | None:
+        statements = statements_of(kind)
+        where = statements.prefix(None, key)
+        if len(where.parameters) != len(statements.table.key):
+            raise TypeError(f"{statements.table.name}: each column of the key needs a value: {statements.table.key}")
+        found = self._connection.execute(statements.get, where.parameters).fetchall()
+        return codec_of(kind).decode(found)[0] if found else None
+
+    def scan(
+        self,
+        kind: type[Row],
+        *prefix: Any,
+        index: str | None = None,
+        upto: Any = None,
+        after: Any = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> list[Row]:
+        statements = statements_of(kind)
+        where = statements.prefix(index, prefix, upto, after)
+        if limit is not None:
+            where.parameters.append(limit)
+        statement = statements.scan(where.text, index, newest_first, limit is not None)
+        return codec_of(kind).decode(self._connection.execute(statement, where.parameters).fetchall())
+
+    def tally(
+        self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        statements = statements_of(kind)
+        where = statements.prefix(None, prefix)
+        statement = statements.tally(where.text, by, sums)
+        named = {column.name: column for column in statements.table.columns}
+        groups = []
+        for found in self._connection.execute(statement, where.parameters).fetchall():
+            group = {name: decode_parameter(named[name], value) for name, value in zip(by, found, strict=False)}
+            group["rows"] = found[len(by)]
+            group.update(zip(sums, found[len(by) + 1 :], strict=True))
+            groups.append(group)
+        return groups
+
+
+class SQLiteTx(SQLiteReader):
+    """Writes are kept until the commit and then applied in order, as Spanner does: reads do not see them."""
+
+    def __init__(self, connection: sqlite3.Connection, now_micros: int) -> None:
+        super().__init__(connection, now_micros)
+        self._writes: list[_Write] = []
+
+    def insert(self, *rows: Any) -> None:
+        for kind, same in groupby(rows, type):
+            self._writes.append(_Write(statements_of(kind).insert, codec_of(kind).encode(list(same))))
+
+    def put(self, *rows: Any) -> None:
+        for kind, same in groupby(rows, type):
+            self._writes.append(_Write(statements_of(kind).put, codec_of(kind).encode(list(same))))
+
+    def delete(self, *rows: Any) -> None:
+        for kind, same in groupby(rows, type):
+            self._writes.append(_Write(statements_of(kind).delete, codec_of(kind).encode_keys(list(same))))
+
+    def apply(self) -> None:
+        """Hand the writes to SQLite, and with them the time of this transaction."""
+        for write in self._writes:
+            _apply(self._connection, write, self._now_micros)
+        if self._writes:
+            _keep_clock(self._connection, self._now_micros)
+
+
+class SQLiteStore:
+    """A `Store` on the SQLite file of a `sqlite:` URL. `opening.open_store` checks the file first.
+
+    Safe for threads (each has its own connection) and processes. `clock` gives the machine's time, aware UTC;
+    store time is the larger of it and the last time a commit kept. `patience_s`: how long a transaction waits
+    for a lock before StoreUnavailable.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now, patience_s: float = 30.0) -> None:
+        self.path = sqlite_path(url).absolute()
+        self.url = f"sqlite:///{self.path}"
+        self._clock = clock
+        self._patience_s = patience_s
+        self._latest_micros = 0
+        self._latest_lock = threading.Lock()
+        self._connections = Connections(self.path)
+
+    def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
+        with self._transaction(tag, writing=True) as (connection, now_micros):
+            tx = SQLiteTx(connection, now_micros)
+            result = work(tx)
+            tx.apply()
+        return result
+
+    def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
+        with self._transaction("read", writing=False) as (connection, now_micros):
+            return work(SQLiteReader(connection, now_micros))
+
+    def write_many(self, rows: Iterable[Any]) -> int:
+        written = 0
+        for chunk in _chunks(rows):
+            # Before the lock is taken, so that others find a gap between two chunks.
+            writes = [_Write(statements_of(kind).put, codec_of(kind).encode(same)) for kind, same in _by_kind(chunk)]
+            with self._transaction("write_many", writing=True) as (connection, now_micros):
+                for write in writes:
+                    _apply(connection, write, now_micros)
+                _keep_clock(connection, now_micros)
+            written += len(chunk)
+        return written
+
+    def delete_many(self, kind: type[Any], *prefix: Any) -> int:
+        statements = statements_of(kind)
+        where = statements.prefix(None, prefix)
+        deleted = 0
+        while True:
+            with self._transaction("delete_many", writing=True) as (connection, _):
+                keys = connection.execute(statements.keys(where.text), [*where.parameters, _CHUNK_ROWS]).fetchall()
+                connection.executemany(statements.delete, keys)
+            deleted += len(keys)
+            if len(keys) < _CHUNK_ROWS:
+                return deleted
+
+    def close(self) -> None:
+        self._connections.close()
+
+    @contextmanager
+    def _transaction(self, tag: str, *, writing: bool) -> Iterator[tuple[sqlite3.Connection, int]]:
+        """A transaction with its store time. It waits for locks before it starts, never later."""
+        committing = False
+        try:
+            with self._connections.mine() as connection:
+                kept_micros = self._begin(connection, tag, writing=writing)
+                try:
+                    yield connection, self._time(kept_micros, writing=writing)
+                    committing = True
+                    connection.execute("COMMIT")
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+        except sqlite3.Error as fault:
+            raise in_our_words(fault, str(self.path), committing=committing) from fault
+
+    def _begin(self, connection: sqlite3.Connection, tag: str, *, writing: bool) -> int:
+        """Start a transaction and take its snapshot; returns the time that the store has kept."""
+        if connection.in_transaction:
+            raise RuntimeError(f"{tag}: a transaction of this thread is open; use what it hands to its function")
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+                return self._kept_time(connection)
+            except BaseException as fault:
+                _roll_back(connection)
+                if not (isinstance(fault, sqlite3.Error) and is_busy(fault)):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise self._locked(tag) from fault
+            time.sleep(_RETRY_S)
+
+    def _kept_time(self, connection: sqlite3.Connection) -> int:
+        """The time of the last commit. Checks that the schema is still ours: a newer release may have migrated it."""
+        facts = dict(connection.execute(_FACTS_SQL).fetchall())
+        check_version(int(facts["schema_version"]), str(self.path))
+        return int(facts["clock"])
+
+    def _time(self, kept_micros: int, *, writing: bool) -> int:
+        """Store time: the larger of the clock and what was shown before; of a writer, later than every commit's."""
+        with self._latest_lock:
+            shown = max(self._latest_micros, kept_micros)
+            self._latest_micros = max(to_micros(self._clock()), shown + writing)
+            return self._latest_micros
+
+    def _locked(self, tag: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"store {self.path}: {tag} waited {self._patience_s:g} s for a lock; another process keeps a transaction "
+            "open (a SQLite shell, a backup tool, a stopped sendonce); end it and try again"
+        )
+
+
+def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    weight = 0
+    for row in rows:
+        chunk.append(row)
+        weight += codec_of(type(row)).weight(row)
+        if len(chunk) >= _CHUNK_ROWS or weight >= _CHUNK_BYTES:
+            yield chunk
+            chunk, weight = [], 0
+    if chunk:
+        yield chunk
+
+
+def _by_kind(rows: list[Any]) -> list[tuple[type, list[Any]]]:
+    kinds: dict[type, list[Any]] = {}
+    for row in rows:
+        kinds.setdefault(type(row), []).append(row)
+    return list(kinds.items())

@@ -1,0 +1,143 @@
+"""The SQL text of each shape of access, made once per shape, so that SQLite's statement cache finds it prepared."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from schemas.ids import SHARDS
+from schemas.tables import TABLES, Column, Table
+from sendonce.stores.base import ANY_SHARD
+from sendonce.stores.ddl import sqlite_index_condition
+from sendonce.stores.sqlite_codec import encode_parameter
+
+_EVERY_SHARD: Final = ", ".join(map(str, range(SHARDS)))
+
+
+class Where(NamedTuple):
+    """A key prefix as a condition: its text depends on the shape alone, its parameters on the values."""
+
+    text: str
+    parameters: list[Any]
+
+
+class Statements:
+    """The statements of one table; columns are in the order of the dataclass."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._name = _quoted(table.name)
+        self._columns = _list([column.name for column in table.columns])
+        self._key_equal = " AND ".join(f"{_quoted(name)} = ?" for name in table.key)
+        self._orders = {index: self._order_of(index) for index in (None, *(index.name for index in table.indexes))}
+        self._scans: dict[tuple[str, str | None, bool, bool], str] = {}
+
+    @cached_property
+    def get(self) -> str:
+        return f"SELECT {self._columns} FROM {self._name} WHERE {self._key_equal}"
+
+    @cached_property
+    def insert(self) -> str:
+        marks = ", ".join("?" * len(self.table.columns))
+        return f"INSERT INTO {self._name} ({self._columns}) VALUES ({marks})"
+
+    @cached_property
+    def put(self) -> str:
+        # No INSERT OR REPLACE: that would also delete another row that holds the same unique secondary key.
+        others = [_quoted(column.name) for column in self.table.columns if column.name not in self.table.key]
+        changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+        return f"{self.insert} ON CONFLICT ({_list(self.table.key)}) DO UPDATE SET {changes}"
+
+    @cached_property
+    def delete(self) -> str:
+        return f"DELETE FROM {self._name} WHERE {self._key_equal}"
+
+    def scan(self, where: str, index: str | None, newest_first: bool, limited: bool) -> str:
+        shape = (where, index, newest_first, limited)
+        if shape not in self._scans:
+            self._scans[shape] = self._scan(where, index, newest_first, limited)
+        return self._scans[shape]
+
+    def keys(self, where: str) -> str:
+        """The primary keys under a prefix, as many as the last parameter says."""
+        return f"SELECT {_list(self.table.key)} FROM {self._name}{_where(where)} LIMIT ?"
+
+    def tally(self, where: str, by: Sequence[str], sums: Sequence[str]) -> str:
+        """Selects `by`, the number of rows, then `sums`."""
+        known = {column.name for column in self.table.columns}
+        for name in (*by, *sums):
+            if name not in known:
+                raise TypeError(f"{self.table.name} has no column {name}")
+        totals = [f"coalesce(sum({_quoted(name)}), 0)" for name in sums]
+        chosen = ", ".join([*map(_quoted, by), "count(*)", *totals])
+        group = f" GROUP BY {_list(by)}" if by else ""
+        return f"SELECT {chosen} FROM {self._name}{_where(where)}{group}"
+
+    def prefix(self, index: str | None, prefix: Sequence[Any], upto: Any = None, after: Any = None) -> Where:
+        """The condition for a key prefix and for bounds on the column behind it.
+
+        TypeError for an index that the table does not have, or for more values than the key has columns.
+        """
+        if index not in self._orders:
+            raise TypeError(f"{self.table.name} has no index {index}")
+        order = self._orders[index]
+        bounds = [(sign, value) for sign, value in (("<=", upto), (">", after)) if value is not None]
+        if len(prefix) + bool(bounds) > len(order):
+            raise TypeError(f"the key of {index or self.table.name} has {len(order)} columns")
+        conditions, parameters = [], []
+        for column, value in zip(order, prefix, strict=False):
+            name = _quoted(column.name)
+            if value is ANY_SHARD:
+                if column is not order[0] or column.name != "shard":
+                    raise TypeError("ANY_SHARD stands only for a leading shard")
+                conditions.append(f"{name} IN ({_EVERY_SHARD})")
+            elif value is None:
+                conditions.append(f"{name} IS NULL")
+            else:
+                conditions.append(f"{name} = ?")
+                parameters.append(encode_parameter(self.table, column, value))
+        for sign, value in bounds:
+            bounded = order[len(prefix)]
+            conditions.append(f"{_quoted(bounded.name)} {sign} ?")
+            parameters.append(encode_parameter(self.table, bounded, value))
+        return Where(" AND ".join(conditions), parameters)
+
+    def _scan(self, where: str, index: str | None, newest_first: bool, limited: bool) -> str:
+        source, condition = self._name, where
+        if index is not None:
+            source += f" INDEXED BY {_quoted(index)}"
+            filtered = sqlite_index_condition(self.table, self.table.index_named(index))
+            condition = " AND ".join(filter(None, (where, filtered)))
+        direction = " DESC" if newest_first else ""
+        order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._orders[index])
+        limit = " LIMIT ?" if limited else ""
+        return f"SELECT {self._columns} FROM {source}{_where(condition)} ORDER BY {order}{limit}"
+
+    def _order_of(self, index: str | None) -> list[Column]:
+        """The columns by which a scan is ordered: those of the index, then those of the primary key."""
+        named = {column.name: column for column in self.table.columns}
+        names = self.table.index_named(index).columns if index is not None else ()
+        return [named[name] for name in (*names, *(name for name in self.table.key if name not in names))]
+
+
+_statements: dict[type, Statements] = {}
+
+
+def statements_of(kind: type) -> Statements:
+    """The statements of a row class. TypeError for a class that is no table."""
+    if kind not in _statements:
+        if kind not in TABLES:
+            raise TypeError(f"{kind.__name__} is no table of schemas.tables")
+        _statements[kind] = Statements(TABLES[kind])
+    return _statements[kind]
+
+
+def _where(condition: str) -> str:
+    return f" WHERE {condition}" if condition else ""
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, names))
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
