@@ -70,7 +70,7 @@ def resume(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None
 def begin_cancel(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
     """Any state that has not ended → cancelling: from its commit on, no request starts. A decision row says who.
 
-    `cancellation.cancel` also clears the batches. UnknownCampaign; WrongState for a completed campaign.
+    `delivery.cancellation.cancel` also closes the batches. UnknownCampaign; WrongState for a completed campaign.
     """
     return _move(store, campaign_id, by, seq, "cancel", _CANCEL)
 

@@ -74,7 +74,10 @@ def test_the_file_is_the_option_then_the_environment_then_the_one_in_the_folder(
     ("text", "said"),
     [
         ("strore: x", "line 1: strore: no such setting; did you mean store?"),
-        ("\nlanes:\n  bulk:\n    batchsize: 7", "line 4: lanes.bulk.batchsize: no such setting; did you mean batch_size?"),
+        (
+            "\nlanes:\n  bulk:\n    batchsize: 7",
+            "line 4: lanes.bulk.batchsize: no such setting; did you mean batch_s",
+        ),
         ("lanes:\n  bulk: {batch_size: 5001}", "line 2: lanes.bulk.batch_size: Input should be less than"),
         ("lanes: {fast: {}}", "line 1: lanes.fast: must be 'critical', 'high' or 'bulk'"),
         ("lanes: {bulk: {in_doubt: maybe}}", "lanes.bulk.in_doubt: must be 'hold', 'assume' or 'resend'"),

@@ -5,6 +5,7 @@ here, by the command line and by every tick of a job; what an owner or a settled
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Optional
 
@@ -42,7 +43,8 @@ def cancel(
         progress(closed)
     state = settle_campaign(store, campaign_id)
     aggregate_progress(store, campaign_id, store.read(lambda reader: reader.now()))
-    return Change(campaign_id, change.before, state, change.changed or state == CANCELLED, change.note)
+    changed = change.changed or state == CANCELLED
+    return replace(change, after=state, changed=changed, note="" if changed else change.note)
 
 
 def sweep_cancelled(store: Store, campaign_id: str, limit: int) -> int:

@@ -1,0 +1,5 @@
+"""`python -m sendonce.cli` is `sendonce`."""
+
+from sendonce.cli.main import main
+
+main()

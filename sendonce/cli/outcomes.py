@@ -1,0 +1,92 @@
+"""`sendonce outcome CAMPAIGN RECIPIENT`, `sendonce export CAMPAIGN`."""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TextIO
+
+import click
+from rich.table import Table
+
+from sendonce.cli.output import err, kind_text, moment, number, out, print_json, table
+from sendonce.cli.session import Session, with_session
+from sendonce.control.export import export_csv, export_ndjson
+from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes
+
+
+@click.command()
+@click.argument("campaign")
+@click.argument("recipient")
+@with_session
+def outcome(session: Session, campaign: str, recipient: str) -> None:
+    """What became of one RECIPIENT (its recipient_id) of CAMPAIGN, and which requests carried it."""
+    found, attempts = recipient_outcome(session.store, campaign, recipient)
+    if session.as_json:
+        requests = [
+            {
+                "attempt_id": attempt.attempt_id,
+                "verdict": attempt.verdict,
+                "reason": attempt.reason,
+                "started_at": attempt.started_at,
+                "finished_at": attempt.finished_at,
+                "provider": attempt.provider,
+                "provider_ref": attempt.provider_ref,
+                "evidence": attempt.evidence,
+            }
+            for attempt in attempts
+        ]
+        print_json({"campaign": campaign, **found.as_json(), "requests": requests})
+        return
+    out().print(_facts(found))
+    if attempts:
+        requests_table = table("request", "verdict", "finished", "provider")
+        for attempt in attempts:
+            verdict = f"{attempt.verdict} {attempt.reason or ''}".strip()
+            requests_table.add_row(attempt.attempt_id, verdict, moment(attempt.finished_at), attempt.provider)
+        out().print()
+        out().print(requests_table)
+
+
+def _facts(found: RecipientOutcome) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    grid.add_row("outcome", kind_text(found.outcome))
+    if found.reason:
+        grid.add_row("reason", found.reason)
+    if found.detail:
+        grid.add_row("detail", found.detail)
+    grid.add_row("when", moment(found.at))
+    grid.add_row("message id", found.message_id)
+    grid.add_row("batch", f"{found.batch}, place {found.ordinal}")
+    if found.attempt_id:
+        grid.add_row("attempt", found.attempt_id)
+    if found.provider_ref:
+        grid.add_row("provider's name", found.provider_ref)
+    return grid
+
+
+@click.command()
+@click.argument("campaign")
+@click.option("--format", "layout", type=click.Choice(["csv", "ndjson"]), default="csv", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to standard output."
+)
+@click.option("--with-address", is_flag=True, help="Add the addresses. Left out otherwise: they are personal data.")
+@with_session
+def export(session: Session, campaign: str, layout: str, output: Path | None, with_address: bool) -> None:
+    """Every recipient's outcome: recipient_id, message_id, outcome, reason, at, attempt_id, provider_ref, batch.
+
+    Ids are written as they were loaded; import the file as text into a spreadsheet. --json is --format ndjson.
+    """
+    lines = recipient_outcomes(session.store, campaign)
+    write = export_ndjson if session.as_json or layout == "ndjson" else export_csv
+    with _opened(output) as stream:
+        count = write(lines, stream, with_address=with_address)
+        stream.flush()
+    if output:
+        err().print(f"{number(count)} recipients written to {output}")
+
+
+def _opened(output: Path | None) -> AbstractContextManager[TextIO]:
+    return output.open("w", encoding="utf-8", newline="") if output else nullcontext(sys.stdout)

@@ -1,0 +1,109 @@
+"""What people see: tables, bars, numbers in 80 columns, colour on a terminal only (NO_COLOR is kept by rich)."""
+
+import sys
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+KIND_STYLES: Final = {
+    "accepted": "green",
+    "refused": "red",
+    "skipped": "cyan",
+    "suppressed": "cyan",
+    "cancelled": "magenta",
+    "assumed": "yellow",
+    "in_doubt": "bold yellow",
+    "open": "dim",
+}
+STATE_STYLES: Final = {
+    "running": "bold blue",
+    "completed": "bold green",
+    "paused": "yellow",
+    "halted": "bold red",
+    "cancelling": "magenta",
+    "cancelled": "magenta",
+}
+
+
+@cache
+def out() -> Console:
+    """Standard output: results."""
+    return Console(highlight=False, emoji=False, markup=True)
+
+
+@cache
+def err() -> Console:
+    """Standard error: progress, hints, faults."""
+    return Console(stderr=True, highlight=False, emoji=False, markup=True)
+
+
+def print_json(document: Any) -> None:
+    """The one JSON document of a command."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+    """A plain table: headers underlined by one rule, numbers to the right."""
+    made = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def state_text(state: str) -> Text:
+    return Text(state, STATE_STYLES.get(state, ""))
+
+
+def kind_text(kind: str, count: int | None = None) -> Text:
+    """A kind of outcome in its colour; zero counts step back."""
+    return Text(kind.replace("_", " "), "dim" if count == 0 else KIND_STYLES.get(kind, ""))
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """12,345 or -, for a number that is not known."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """8 s, 3 min 20 s, 5 h 12 min, 2 d 4 h; - if it is not known."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def moment(at: datetime | None) -> str:
+    """2026-01-15 09:00:00 UTC, or - for never."""
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    if at is None:
+        return "-"
+    passed = now - at
+    return "now" if passed < timedelta(seconds=1) else f"{duration(passed.total_seconds())} ago"
+
+
+def size(count: float) -> str:
+    """Bytes for people: 812 B, 4.2 KiB, 1.3 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError  # pragma: no cover

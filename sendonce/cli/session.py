@@ -1,0 +1,74 @@
+"""What every command starts with: its configuration, its store, who calls, and how it answers."""
+
+import functools
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sendonce.config import Config, config_path, load_config
+from sendonce.stores.base import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Unfinished(Exception):
+    """The command did its work and the answer is not good: exit code 1, everything was said already."""
+
+
+class WrongCall(click.UsageError):
+    """The call cannot be carried out as it stands: exit code 2, one line that names the thing and the mend."""
+
+    def __init__(self, message: str, reason: str = "wrong_call") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass
+class Session:
+    """One call of one command. `config_file` is None when there is no file: the defaults hold."""
+
+    config_file: Path | None
+    store_option: str | None
+    as_json: bool
+
+    @cached_property
+    def config(self) -> Config:
+        return load_config(self.config_file, os.environ, store=self.store_option)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store, opened on first use. StoreRefused says how to make one."""
+        from sendonce.stores.opening import shared_store
+
+        return shared_store(self.config.store)
+
+    @property
+    def by(self) -> str:
+        """Who is written down as the author of a change: user@host."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            user = str(os.getuid())
+        return f"{user}@{socket.gethostname()}"
+
+
+def with_session(command: Command) -> Command:
+    """Adds --store, --config and --json; the command gets a `Session` first."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, for machines.")
+    @click.option("--config", metavar="FILE", help="Settings file. [SENDONCE_CONFIG, ./sendonce.yaml]")
+    @click.option("--store", metavar="URL", help="Store to use. [SENDONCE_STORE, the settings file]")
+    @functools.wraps(command)
+    def with_options(*args: Any, store: str | None, config: str | None, as_json: bool, **options: Any) -> Any:
+        context = click.get_current_context()
+        context.find_root().obj = as_json
+        return command(Session(config_path(config, os.environ), store, as_json), *args, **options)
+
+    return with_options  # type: ignore[return-value]

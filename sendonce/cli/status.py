@@ -1,0 +1,183 @@
+"""`sendonce list`, `sendonce status [CAMPAIGN] [--watch]`."""
+
+import time
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sendonce.cli.output import (
+    duration,
+    kind_text,
+    moment,
+    number,
+    out,
+    percent,
+    print_json,
+    state_text,
+    table,
+)
+from sendonce.cli.session import Session, WrongCall, with_session
+from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
+from sendonce.control.status import Status, all_statuses, campaign_status
+
+_WAITS = {
+    "limit": "waits for a limit",
+    "paused": "paused",
+    "halted": "halted",
+    "stopped": "stopped by a person",
+    "throttled": "the provider asked to slow down",
+    "open": "the provider fails; trying again later",
+}
+
+
+@click.command(name="list")
+@with_session
+def list_campaigns(session: Session) -> None:
+    """All campaigns, newest first."""
+    statuses = all_statuses(session.store)
+    if session.as_json:
+        print_json([status.as_json() for status in statuses])
+        return
+    if not statuses:
+        out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
+        return
+    columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
+    made = table(*columns, right=columns[2:])
+    for status in statuses:
+        outcomes = status.counts.outcomes
+        made.add_row(
+            status.campaign.campaign_id,
+            state_text(status.campaign.state),
+            number(status.total),
+            percent(status.percent),
+            number(outcomes["accepted"]),
+            number(outcomes["refused"]),
+            number(outcomes["in_doubt"]),
+        )
+    out().print(made)
+
+
+@click.command()
+@click.argument("campaign", required=False)
+@click.option("--watch", is_flag=True, help="Stay, and show it as it goes, until it has ended.")
+@click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, help="Seconds between two looks.")
+@with_session
+def status(session: Session, campaign: str | None, watch: bool, every_s: float) -> None:
+    """How far CAMPAIGN is. Without a name: the one campaign there is, or the newest that runs.
+
+    Counts come from the batches themselves. Done means a final outcome; 100 % only when everybody has one.
+    With --watch --json: one line of JSON for each look.
+    """
+    campaign = campaign or _only_or_running(session)
+    if watch:
+        _watch(session, campaign, every_s)
+        return
+    found = campaign_status(session.store, campaign)
+    if session.as_json:
+        print_json(found.as_json())
+    else:
+        out().print(status_view(found))
+
+
+def _only_or_running(session: Session) -> str:
+    statuses = all_statuses(session.store)
+    if not statuses:
+        raise WrongCall("the store holds no campaign yet; `sendonce load` makes one", "unknown_campaign")
+    running = [found for found in statuses if found.campaign.state in (RUNNING, CANCELLING)]
+    return (running or statuses)[0].campaign.campaign_id
+
+
+def _watch(session: Session, campaign: str, every_s: float) -> None:
+    import orjson
+
+    found = campaign_status(session.store, campaign)
+    if session.as_json:
+        while True:
+            click.echo(orjson.dumps(found.as_json()).decode())
+            if found.campaign.state in ENDED:
+                return
+            time.sleep(every_s)
+            found = campaign_status(session.store, campaign)
+    with Live(status_view(found), console=out(), auto_refresh=False, transient=False) as live:
+        while found.campaign.state not in ENDED:
+            time.sleep(every_s)
+            found = campaign_status(session.store, campaign)
+            live.update(status_view(found), refresh=True)
+
+
+def status_view(found: Status) -> RenderableType:
+    """A campaign on one screen, 80 columns wide."""
+    campaign, outcomes = found.campaign, found.counts.outcomes
+    head = Text.assemble((campaign.campaign_id, "bold"), "  ", state_text(campaign.state))
+    if campaign.state_reason:
+        head.append(f"  {campaign.state_reason}", "dim")
+    parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
+    parts.append(_two_columns(_outcomes(outcomes), _batches(found)))
+    if hints := _hints(found):
+        parts += [Text(), *(Text(hint, "yellow") for hint in hints)]
+    return Group(*parts)
+
+
+def _bar(found: Status) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    done = number(found.counts.done)
+    text = f"{percent(found.percent)}  {done} of {number(found.total)}"
+    grid.add_row(ProgressBar(total=max(1, found.total or 1), completed=found.counts.done, width=40), text)
+    return grid
+
+
+def _pace(found: Status) -> Text:
+    pieces = [f"{number(found.rate_per_s, 1)}/s"] if found.rate_per_s else []
+    if found.eta_s:
+        pieces.append(f"{duration(found.eta_s)} left")
+    if found.campaign.finished_at:
+        pieces.append(f"ended {moment(found.campaign.finished_at)}")
+    elif found.campaign.started_at:
+        pieces.append(f"started {moment(found.campaign.started_at)}")
+    pieces.append(f"active {duration(found.active_s)}")
+    return Text(" · ".join(pieces), "dim")
+
+
+def _outcomes(outcomes: dict[str, int]) -> Table:
+    made = table("outcome", "recipients", right=("recipients",))
+    for kind, count in outcomes.items():
+        made.add_row(kind_text(kind, count), Text(number(count), "dim" if not count else ""))
+    return made
+
+
+def _batches(found: Status) -> Table:
+    made = table("batches", "", right=("",))
+    for state, count in found.counts.batches.items():
+        made.add_row(state.replace("_", " "), number(count), style="" if count else "dim")
+    return made
+
+
+def _two_columns(left: Table, right: Table) -> Table:
+    grid = Table.grid(padding=(0, 6))
+    grid.add_row(left, right)
+    return grid
+
+
+def _hints(found: Status) -> list[str]:
+    """What keeps the campaign from going on, and what a person can do about it."""
+    name, batches = found.campaign.campaign_id, found.counts.batches
+    hints = [
+        f"{number(count)} batches: {_WAITS.get(reason, reason)}"
+        for reason, count in found.counts.waiting.items()
+        if reason != found.campaign.state
+    ]
+    if found.campaign.state == "ready":
+        hints.append(f"Not started: `sendonce submit {name}`")
+    if found.campaign.state in ("paused", "halted"):
+        hints.append(f"`sendonce resume {name}` goes on")
+    if batches["held"]:
+        hints.append(f"{number(batches['held'])} batches wait for a person: `sendonce doubts list {name}`")
+    if found.campaign.state in (RUNNING, CANCELLING) and not found.jobs:
+        hints.append("No job is running: `sendonce run`")
+    if found.oldest_due and found.oldest_due > found.at:
+        hints.append(f"The next batch is due at {moment(found.oldest_due)}")
+    return hints
