@@ -22,8 +22,10 @@ class Unfinished(Exception):
     """The command did its work and the answer is not good: exit code 1, everything was said already."""
 
 
-class WrongCall(click.UsageError):
+class WrongCall(click.ClickException):
     """The call cannot be carried out as it stands: exit code 2, one line that names the thing and the mend."""
+
+    exit_code = 2
 
     def __init__(self, message: str, reason: str = "wrong_call") -> None:
         super().__init__(message)

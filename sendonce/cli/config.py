@@ -1,0 +1,70 @@
+"""`sendonce config show | apply`."""
+
+import click
+import orjson
+
+from sendonce.cli.output import err, out, print_json, table
+from sendonce.cli.session import Session, with_session
+from sendonce.config import apply_config, config_changes
+from sendonce.stores.base import StoreError
+
+
+@click.group()
+def config() -> None:
+    """Settings: from options, the environment, `sendonce.yaml` and defaults, in this order."""
+
+
+@config.command()
+@with_session
+def show(session: Session) -> None:
+    """The settings in force, and whether the store's lanes and senders are the same."""
+    import yaml
+
+    settings = orjson.loads(session.config.model_dump_json(by_alias=True, exclude_none=True))
+    for group in ("lanes", "senders"):
+        for each in settings[group].values():
+            del each["name"]
+    try:
+        differs = len(config_changes(session.store, session.config))
+    except StoreError as fault:
+        differs, problem = None, str(fault)
+    else:
+        problem = ""
+    if session.as_json:
+        file = None if session.config_file is None else str(session.config_file)
+        print_json({"file": file, "settings": settings, "differs_from_store": differs})
+        return
+    out().print(f"# from {session.config_file or 'defaults; there is no sendonce.yaml'}", style="dim")
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=80)
+    out().print(text.rstrip(), markup=False)
+    if problem:
+        err().print(f"# {problem}", style="yellow", markup=False)
+    elif differs:
+        err().print(f"# the store differs in {differs} places: `sendonce config apply`", style="yellow")
+
+
+@config.command()
+@click.option("--dry-run", is_flag=True, help="Show what would change.")
+@with_session
+def apply(session: Session, dry_run: bool) -> None:
+    """Put lanes, limits and senders into the store, where jobs read them.
+
+    A limit that stays keeps its level: applying twice does not let more through.
+    """
+    if dry_run:
+        changes = config_changes(session.store, session.config)
+    else:
+        changes = apply_config(session.store, session.config, session.by)
+    if session.as_json:
+        print_json([{"action": change.action, "what": change.what} for change in changes])
+        return
+    if not changes:
+        out().print("The store has these settings already.")
+        return
+    made = table("", "what", "before", "after")
+    for change in changes:
+        limit = change.what.startswith("limit ")
+        made.add_row(change.action, change.what, change.before if limit else "", change.after if limit else "")
+    out().print(made)
+    if dry_run:
+        out().print("Nothing was written.", style="dim")

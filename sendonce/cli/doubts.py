@@ -1,0 +1,117 @@
+"""`sendonce doubts list | resend | assume`: requests whose fate is not known."""
+
+import os
+import time
+
+import click
+
+from schemas.ids import attempt_id
+from sendonce.cli.output import ago, number, out, print_json, table
+from sendonce.cli.session import Session, WrongCall, with_session
+from sendonce.config import lanes_in
+from sendonce.control.campaigns import CANCELLING, get_campaign
+from sendonce.control.doubts import Doubt, list_doubts
+
+
+@click.group()
+def doubts() -> None:
+    """Requests whose fate is not known: the provider may have accepted them, or not.
+
+    A running job settles what it can prove. What it cannot waits for you.
+    """
+
+
+@doubts.command(name="list")
+@click.argument("campaign", required=False)
+@with_session
+def list_(session: Session, campaign: str | None) -> None:
+    """The doubts of CAMPAIGN, or of every campaign."""
+    found = list_doubts(session.store, campaign)
+    if session.as_json:
+        print_json([doubt.as_json() for doubt in found])
+        return
+    if not found:
+        out().print("No doubts.")
+        return
+    now = session.store.read(lambda reader: reader.now())
+    made = table("campaign", "batch", "recipients", "since", "provider", "waits for", right=("batch", "recipients"))
+    for doubt in found:
+        made.add_row(
+            doubt.batch.campaign_id,
+            str(doubt.batch.batch_no),
+            number(doubt.batch.n_in_doubt),
+            ago(doubt.since, now),
+            doubt.batch.provider or "-",
+            "you" if doubt.held else "proof",
+        )
+    out().print(made)
+    out().print(
+        "\n`sendonce doubts assume CAMPAIGN` counts them as `assumed`; `sendonce doubts resend CAMPAIGN`\n"
+        "sends again, and whoever was reached gets a second letter.",
+        style="dim",
+    )
+
+
+_one_batch = click.option("--batch", type=int, metavar="N", help="Only this batch. All that are in doubt otherwise.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="Why; kept with the decision.")
+
+
+@doubts.command()
+@click.argument("campaign")
+@_one_batch
+@_reason
+@with_session
+def assume(session: Session, campaign: str, batch: int | None, reason: str) -> None:
+    """Count the recipients in doubt as `assumed`: nothing more is sent to them."""
+    _decide(session, "assume", _chosen(session, campaign, batch), reason)
+
+
+@doubts.command()
+@click.argument("campaign")
+@_one_batch
+@_reason
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_session
+def resend(session: Session, campaign: str, batch: int | None, reason: str, yes: bool) -> None:
+    """Send again to the recipients in doubt. Whoever was reached gets a second letter."""
+    chosen = _chosen(session, campaign, batch)
+    if get_campaign(session.store, campaign).state == CANCELLING:
+        raise WrongCall(
+            f"campaign {campaign} is being cancelled and sends nothing more; use `sendonce doubts assume`",
+            "wrong_state",
+        )
+    recipients = sum(doubt.batch.n_in_doubt for doubt in chosen)
+    if not yes and chosen:
+        click.confirm(f"Up to {recipients:,} people may get a second letter. Send again?", abort=True, err=True)
+    _decide(session, "resend", chosen, reason)
+
+
+def _chosen(session: Session, campaign: str, batch: int | None) -> list[Doubt]:
+    found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch.batch_no)]
+    if batch is not None and not found:
+        raise WrongCall(
+            f"batch {batch} of {campaign} is not in doubt; `sendonce doubts list {campaign}` shows those that are"
+        )
+    return found
+
+
+def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> None:
+    from sendonce.delivery.resolver import decide
+    from sendonce.stores.opening import store_key
+
+    key, lanes = store_key(session.store), lanes_in(session.store)
+    decided = recipients = 0
+    for doubt in chosen:
+        priority = get_campaign(session.store, doubt.batch.campaign_id).priority
+        log = lanes[priority].outbound_log if priority in lanes else "rows"
+        decision = attempt_id(time.time_ns() // 1_000_000, os.urandom(10))
+        if decide(session.store, key, doubt.batch, kind, session.by, reason, log, decision):
+            decided += 1
+            recipients += doubt.batch.n_in_doubt
+    if session.as_json:
+        print_json({"decision": kind, "batches": decided, "recipients": recipients})
+    elif not decided:
+        out().print("No doubts to decide.")
+    else:
+        done = "counted as assumed" if kind == "assume" else "open again; `sendonce run` sends to them"
+        out().print(f"{number(recipients)} recipients in {number(decided)} batches: {done}.")

@@ -1,0 +1,83 @@
+"""`sendonce init`, `sendonce migrate`."""
+
+from pathlib import Path
+
+import click
+
+from sendonce.cli.output import out, print_json
+from sendonce.cli.session import Session, with_session
+from sendonce.config import DEFAULT_FILE, apply_config
+from sendonce.config.starter import STARTER
+from sendonce.stores.base import Store, StoreRefused
+from sendonce.stores.opening import init_store, migrate_store, open_store, store_environment
+
+
+@click.command()
+@click.option(
+    "--environment",
+    type=click.Choice(["test", "production"]),
+    help="What the store is for; test unless given. Written once, and never changed.",
+)
+@with_session
+def init(session: Session, environment: str | None) -> None:
+    """Make the store, its key and a settings file; put lanes and senders into the store.
+
+    What is there already stays: running it again is harmless.
+    """
+    path = session.config_file or Path(DEFAULT_FILE)
+    wrote = _write_once(path, STARTER)
+    session.config_file = path
+    config = session.config
+    store = _made(config.store, environment)
+    Path(".sendonce").mkdir(mode=0o700, exist_ok=True)
+    _write_once(Path(".sendonce/.gitignore"), "# Addresses, letters and the store's key lie here.\n*\n")
+    changes = apply_config(store, config, session.by)
+    found = store_environment(store)
+    if session.as_json:
+        print_json(
+            {
+                "store": store.url,
+                "environment": found,
+                "config": str(path),
+                "config_written": wrote,
+                "changes": len(changes),
+            }
+        )
+        return
+    out().print(f"store        {store.url} ({found})")
+    out().print(f"settings     {path}{' (new; look it over)' if wrote else ''}")
+    out().print(
+        f"in the store {'lanes, limits and senders as set' if not changes else f'{len(changes)} changes applied'}"
+    )
+    out().print("\nNext: `sendonce load CAMPAIGN FILE --template newsletter`, or `sendonce demo`.", style="dim")
+
+
+def _made(url: str, environment: str | None) -> Store:
+    if environment is None:
+        try:
+            return open_store(url)
+        except StoreRefused:  # there is none yet, or the next line says better what is wrong with it
+            environment = "test"
+    return init_store(url, environment)
+
+
+def _write_once(path: Path, text: str) -> bool:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    return True
+
+
+@click.command()
+@with_session
+def migrate(session: Session) -> None:
+    """Bring a store of an older version to this version's tables, step by step. Running it again is harmless."""
+    before, after = migrate_store(session.config.store)
+    if session.as_json:
+        print_json({"from": before, "to": after})
+    elif before == after:
+        out().print(f"The store has version {after} already.")
+    else:
+        out().print(f"The store was at version {before} and is at {after} now.")

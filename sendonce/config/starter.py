@@ -1,0 +1,35 @@
+"""The settings file that `sendonce init` writes: every setting with its default, explained."""
+
+from typing import Final
+
+STARTER: Final = """\
+# Settings of Sendonce. After a change to lanes or senders: sendonce config apply
+# A command's option wins over the environment (SENDONCE_STORE, SENDONCE_CONFIG), that over this file.
+
+store: sqlite:///.sendonce/sendonce.db
+
+# The address that letters come from, unless the template names another.
+from: "Example Shop <news@shop.example>"
+
+# Folders with your templates, one folder each. Those that ship (otp, receipt, newsletter) are found too.
+templates: [templates]
+
+# Unsubscribe links are this address and the message id. https, or http on this machine.
+unsubscribe:
+  base_url: https://shop.example/u
+
+# The outbox writes every letter into a folder (one mbox file per request) and sends nothing.
+senders:
+  outbox:
+    adapter: outbox
+    path: .sendonce/outbox
+    limits: []
+
+# One lane per priority. Limits count recipients: {rate: 500/s, burst: 500}, {cap: 100000/day}, {cap: 10/5s}.
+# in_doubt, when nobody can tell whether a request was accepted: hold (for a person), assume (that it was, after
+# 24 hours, counted apart), resend (once; somebody may get two letters).
+lanes:
+  critical: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
+  high: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
+  bulk: {sender: outbox, in_doubt: assume, batch_size: 1000, limits: []}
+"""
