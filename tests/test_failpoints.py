@@ -1,6 +1,7 @@
 """Failpoints: what a test asks for happens, at the asked time and nowhere else; a typing error is never silence."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,3 +140,13 @@ def test_the_nth_time_is_counted_once_over_all_threads() -> None:
 def test_a_name_that_no_table_has_is_an_error_when_armed() -> None:
     with armed("S3:drop_reply"), pytest.raises(KeyError):
         failpoint("S99")
+
+
+def test_the_protocol_reaches_every_point_and_no_other() -> None:
+    used = {
+        name
+        for folder in ("sendonce", "transforms", "pipelines")
+        for module in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r'failpoint\("(\w+)"\)', module.read_text())
+    }
+    assert used == set(POINTS)

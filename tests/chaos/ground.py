@@ -1,0 +1,190 @@
+"""The ground on which a run takes place: a folder with settings, a template, recipients, and campaigns made of them.
+
+Everything goes through the command line, as a user would do it.
+"""
+
+import csv
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+ZONES = ("Europe/Berlin", "America/New_York", "Asia/Ho_Chi_Minh")
+LOCALES = ("en", "de", "vi")
+
+_SETTINGS = """\
+store: sqlite:///.sendonce/sendonce.db
+from: "Chaos <news@chaos.example>"
+templates: [templates]
+unsubscribe: {{base_url: "https://chaos.example/u"}}
+lanes:
+  bulk:
+    sender: outbox
+    batch_size: {batch_size}
+    in_doubt: hold
+    limits: [{{rate: {rate}/s, burst: {burst}}}]
+    times: {{lease_s: 6, request_timeout_s: 2, margin_s: 1, visibility_s: 6, permit_ttl_s: 2}}
+senders:
+  outbox:
+    adapter: outbox
+    path: .sendonce/outbox
+    limits: [{{cap: {cap}/{cap_window_s}s}}]
+"""
+
+# A share of 0 cannot be divided by: that recipient is refused when its letter is rendered, and its neighbours are not.
+_TEMPLATE = {
+    "template.yaml": (
+        "priority: bulk\nlocales: [en]\ndefault_locale: en\n"
+        "variables:\n  first_name: {type: text, example: Ann}\n  share: {type: text, example: '4'}\n"
+    ),
+    "subject.j2": "{{ first_name }}, your share\n",
+    "body.txt.j2": "Hello {{ first_name }},\n\nyour share is {{ 60 // (share|int) }}.\n\n{{ unsubscribe_url }}\n",
+    "body.html.j2": (
+        "<p>Hello {{ first_name }},</p><p>your share is {{ 60 // (share|int) }}.</p>"
+        '<p><a href="{{ unsubscribe_url }}">Unsubscribe</a></p>\n'
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much work there is, and how fast it may go: slow enough that the kills have something to hit."""
+
+    recipients: int
+    campaigns: int
+    batch_size: int
+    rate: int
+    burst: int
+    cap: int
+    cap_window_s: int
+
+
+def load_for(recipients: int, kills: int) -> Load:
+    """About three kills a campaign and four batches a kill; limits at which two processes are slower than they could.
+
+    The cap is a little below what the rate would pass in the same time, so that both limits bind.
+    """
+    rate = max(20, recipients // 20)
+    return Load(
+        recipients=recipients,
+        campaigns=max(1, min(12, kills // 3, recipients)),
+        batch_size=max(1, min(200, recipients // max(1, 4 * kills))),
+        rate=rate,
+        burst=max(1, rate // 4),
+        cap=max(1, rate * 4),
+        cap_window_s=5,
+    )
+
+
+class CommandFailed(Exception):
+    """A command of the setup did not do its work; the message holds what it said."""
+
+
+class Ground:
+    def __init__(self, folder: Path, load: Load, chance: random.Random) -> None:
+        self.folder = folder
+        self.store = folder / ".sendonce" / "sendonce.db"
+        self.outbox = folder / ".sendonce" / "outbox"
+        self.recipients = folder / "recipients"
+        self.mark = f"canary{chance.getrandbits(64):016x}"
+        self.campaigns = [f"chaos-{number:02d}" for number in range(load.campaigns)]
+        self._load = load
+        self._chance = chance
+        temporary = folder / "tmp"
+        for path in (folder / "logs", temporary, self.recipients):
+            path.mkdir(parents=True)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")},
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(temporary),
+        }
+
+    def make(self) -> None:
+        """Settings, store, template, recipients; every campaign loaded and none submitted."""
+        settings = _SETTINGS.format(**vars(self._load))
+        (self.folder / "sendonce.yaml").write_text(settings)
+        template = self.folder / "templates" / "share"
+        template.mkdir(parents=True)
+        for name, text in _TEMPLATE.items():
+            (template / name).write_text(text)
+        self.sendonce("init")
+        for number, campaign in enumerate(self.campaigns):
+            rows = list(self._people(number))
+            with open(self.recipients / f"{campaign}.csv", "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(("recipient_id", "email", "locale", "timezone", "first_name", "share"))
+                writer.writerows(rows)
+            self.sendonce("load", campaign, f"recipients/{campaign}.csv", "--template", "share")
+
+    def submit(self, campaign: str) -> None:
+        self.sendonce("submit", campaign)
+
+    def sendonce(self, *arguments: str) -> str:
+        """Run one command to its end; what it said goes to a log too. CommandFailed if it did not do its work."""
+        done = subprocess.run(
+            [sys.executable, "-m", "sendonce.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        with open(self.folder / "logs" / "commands.log", "a") as log:
+            log.write(f"$ sendonce {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        if done.returncode:
+            raise CommandFailed(f"sendonce {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        return done.stdout
+
+    def _people(self, campaign: int) -> Iterable[tuple[str, ...]]:
+        """The rows of one campaign's file: its part of all recipients, and two rows that must not be in the snapshot.
+
+        One in a hundred, and at least one, cannot be rendered. Canaries are a recipient, one that cannot be rendered,
+        and a row with a bad address.
+        """
+        total, parts = self._load.recipients, self._load.campaigns
+        size = total * (campaign + 1) // parts - total * campaign // parts
+        refused = set(self._chance.sample(range(size), max(1, size // 100)))
+        canaries = {min(refused), self._chance.randrange(size)}
+        for number in range(size):
+            name = f"{self.mark}-{number}" if number in canaries else f"r{campaign:02d}-{number:06d}"
+            yield (
+                f"c{campaign:02d}-{number:06d}",
+                f"{name}@chaos.example",
+                self._chance.choice(LOCALES),
+                self._chance.choice(ZONES),
+                self.mark if number in canaries else f"Ann {number}",
+                "0" if number in refused else str(self._chance.randint(1, 12)),
+            )
+        yield (f"c{campaign:02d}-bad", f"{self.mark} at chaos.example", "en", "UTC", self.mark, "1")
+        yield (f"c{campaign:02d}-again", f"{name}@chaos.example", "en", "UTC", "Ann", "1")
+
+    def glance(self) -> dict[str, Any]:
+        """Where the work stands, in one quick look at the batches."""
+        connection = sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)
+        try:
+            open_, in_doubt, total = connection.execute(
+                "SELECT coalesce(sum(n_open), 0), coalesce(sum(n_in_doubt), 0), coalesce(sum(size), 0) "
+                "FROM campaign_batches"
+            ).fetchone()
+            running, released = connection.execute(
+                "SELECT coalesce(sum(state IN ('running', 'cancelling')), 0), coalesce(sum(state <> 'ready'), 0) "
+                "FROM campaigns"
+            ).fetchone()
+            jobs = {pid for (pid,) in connection.execute("SELECT pid FROM jobs")}
+        finally:
+            connection.close()
+        return {
+            "open": open_,
+            "in_doubt": in_doubt,
+            "total": total,
+            "running": running,
+            "released": released,
+            "jobs": jobs,
+        }

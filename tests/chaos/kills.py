@@ -1,0 +1,91 @@
+"""When and where processes die, and the processes that do."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+POINTS = ("S2", "S3", "S4", "S5", "S6", "S7", "S8")
+# A process plans a few times before it has planned, claimed and sent; every other point is reached with each request.
+NTH = {"S2": (2, 6)}
+NTH_ELSE = (1, 3)
+RANDOM_AFTER_S = 3.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """At the nth time that a process reaches `point`; or, with no point, `after_s` seconds after it got to work."""
+
+    point: str
+    nth: int = 1
+    after_s: float = 0.0
+
+    @property
+    def where(self) -> str:
+        return self.point or "any time"
+
+    @property
+    def failpoint(self) -> str:
+        """The value of SENDONCE_FAILPOINT; empty for a kill from outside."""
+        return f"{self.point}:kill9:{self.nth}" if self.point else ""
+
+
+def plan_kills(chance: random.Random, number: int) -> list[Kill]:
+    """Every failpoint and "any time" equally often (as far as the number allows), in a random order."""
+    kinds = (*POINTS, "")
+    kills = [
+        Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))
+        if point
+        else Kill("", after_s=chance.uniform(0, RANDOM_AFTER_S))
+        for point in (kinds[index % len(kinds)] for index in range(number))
+    ]
+    chance.shuffle(kills)
+    return kills
+
+
+class Worker:
+    """One `sendonce run` process. Killed with signal 9 and by its own id only."""
+
+    def __init__(self, folder: Path, number: int, environment: Mapping[str, str], kill: Kill | None) -> None:
+        self.number = number
+        self.kill = kill
+        self.log = folder / "logs" / f"run-{number:03d}.log"
+        self.at_work_since: float | None = None
+        faults = {"SENDONCE_FAILPOINT": kill.failpoint} if kill and kill.failpoint else {}
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sendonce.cli", "run"],
+                cwd=folder,
+                env={**environment, **faults},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def was_killed(self) -> bool:
+        return self.process.returncode == -signal.SIGKILL
+
+    def due(self) -> bool:
+        """Whether a kill from outside is due now."""
+        if self.kill is None or self.kill.point or self.at_work_since is None:
+            return False
+        return time.monotonic() - self.at_work_since >= self.kill.after_s
+
+    def die(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        if self.alive:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def tail(self, lines: int = 15) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

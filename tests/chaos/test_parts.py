@@ -1,0 +1,108 @@
+"""The parts of the kill test that could make it blind: the plan of kills, the watch over the outbox, the canary."""
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import canary
+from tests.chaos.ground import Ground, load_for
+from tests.chaos.kills import POINTS, Kill, plan_kills
+from tests.chaos.watch import OutboxWatch
+
+
+def test_kills_are_spread_evenly_over_the_failpoints_and_random_times() -> None:
+    kills = plan_kills(random.Random(1), 30)
+    hits = Counter(kill.where for kill in kills)
+    assert set(hits) == {*POINTS, "any time"}
+    assert max(hits.values()) - min(hits.values()) <= 1
+    assert {kill.failpoint for kill in kills if not kill.point} == {""}
+    assert Kill("S3", 2).failpoint == "S3:kill9:2"
+
+
+def test_a_seed_repeats_the_kills_and_another_does_not() -> None:
+    assert plan_kills(random.Random(7), 30) == plan_kills(random.Random(7), 30)
+    assert plan_kills(random.Random(7), 30) != plan_kills(random.Random(8), 30)
+
+
+@pytest.mark.parametrize(("recipients", "kills"), [(5000, 30), (1, 0), (1, 30), (300, 6), (100_000, 200)])
+def test_every_recipient_is_in_one_campaign(tmp_path: Path, recipients: int, kills: int) -> None:
+    load = load_for(recipients, kills)
+    ground = Ground(tmp_path / "ground", load, random.Random(1))
+    rows = [row for number in range(load.campaigns) for row in ground._people(number)]
+    good = [row for row in rows if not row[0].endswith(("-bad", "-again"))]
+    assert len(good) == len({row[0] for row in good}) == len({row[1] for row in good}) == recipients
+    assert load.batch_size >= 1
+    assert load.burst >= 1
+
+
+def test_every_campaign_has_somebody_who_cannot_be_rendered_and_canaries(tmp_path: Path) -> None:
+    load = load_for(5000, 30)
+    ground = Ground(tmp_path / "ground", load, random.Random(1))
+    for number in range(load.campaigns):
+        rows = list(ground._people(number))
+        assert sum(row[-1] == "0" for row in rows) == load.recipients // load.campaigns // 100
+        assert sum(ground.mark in row[1] for row in rows if not row[0].endswith(("-bad", "-again"))) == 2
+
+
+def letter(name: str, attempt: str) -> str:
+    return (
+        f"From x@localhost Thu Jan 15 09:00:00 2026\nMessage-ID: <{name}@chaos.example>\n"
+        f"X-Sendonce-Campaign: spring\nX-Sendonce-Batch: 0\nX-Sendonce-Attempt: {attempt}\n\nhello\n\n"
+    )
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.1.tmp")
+    beside.write_text(text)
+    os.rename(beside, path)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> OutboxWatch:
+    return OutboxWatch(tmp_path / "outbox", tmp_path / "seen")
+
+
+def test_the_watch_sees_a_letter_that_another_attempt_replaced(tmp_path: Path, watch: OutboxWatch) -> None:
+    file = tmp_path / "outbox" / "spring" / "batch-0.mbox"
+    watch.look()
+    put(file, letter("m1", "A0") + letter("m2", "A0"))
+    watch.look()
+    put(file, letter("m1", "A1"))
+    watch.look()
+    letters, requests = watch.arrivals()
+    assert [(one.message_id, one.attempt_id) for one in letters] == [("m1", "A0"), ("m2", "A0"), ("m1", "A1")]
+    assert [one.n for one in requests] == [2, 1]
+    assert watch.repeats == 1
+
+
+def test_the_same_request_again_is_one_acceptance_and_two_arrivals(tmp_path: Path, watch: OutboxWatch) -> None:
+    file = tmp_path / "outbox" / "spring" / "batch-0.mbox"
+    for seconds in (1_768_467_600, 1_768_467_660):
+        put(file, letter("m1", "A0"))
+        os.utime(file, (seconds, seconds))
+        watch.look()
+        watch.look()
+    letters, requests = watch.arrivals()
+    assert [one.message_id for one in letters] == ["m1"]
+    assert [int(one.at.timestamp()) for one in requests] == [1_768_467_600, 1_768_467_660]
+
+
+def test_the_watch_looks_until_it_is_stopped_and_once_more_then(tmp_path: Path, watch: OutboxWatch) -> None:
+    watch.start()
+    put(tmp_path / "outbox" / "spring" / "batch-0.mbox", letter("m1", "A0"))
+    watch.stop()
+    assert len(watch.arrivals()[0]) == 1
+
+
+def test_the_canary_is_found_in_names_and_contents_but_not_where_it_may_be(tmp_path: Path) -> None:
+    for name in ("logs/run.log", "logs/clean.log", "outbox/a/b.mbox", "db/store.db", "db/store.db-wal", "db/other"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if name.endswith("clean.log") else "x CANARY9 y")
+    (tmp_path / "logs" / "canary9.txt").write_text("")
+    found = canary.find(tmp_path, "Canary9", (tmp_path / "outbox", tmp_path / "db" / "store.db"))
+    assert found == ["db/other", "logs/canary9.txt", "logs/run.log"]
