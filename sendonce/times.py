@@ -31,10 +31,24 @@ class Times:
 
 
 CRITICAL = Times(
-    tick_s=0.2, window_s=2.0, hold_max_s=2.0, visibility_s=8.0, permit_ttl_s=2.0, request_timeout_s=5.0, lease_s=15.0, margin_s=3.0
+    tick_s=0.2,
+    window_s=2.0,
+    hold_max_s=2.0,
+    visibility_s=8.0,
+    permit_ttl_s=2.0,
+    request_timeout_s=5.0,
+    lease_s=15.0,
+    margin_s=3.0,
 )
 BULK = Times(
-    tick_s=0.2, window_s=5.0, hold_max_s=2.0, visibility_s=30.0, permit_ttl_s=2.0, request_timeout_s=30.0, lease_s=60.0, margin_s=5.0
+    tick_s=0.2,
+    window_s=5.0,
+    hold_max_s=2.0,
+    visibility_s=30.0,
+    permit_ttl_s=2.0,
+    request_timeout_s=30.0,
+    lease_s=60.0,
+    margin_s=5.0,
 )
 DEFAULTS: dict[str, Times] = {"critical": CRITICAL, "high": CRITICAL, "bulk": BULK}
 

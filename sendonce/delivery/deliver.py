@@ -1,7 +1,7 @@
 """One rendered batch, from its claim to the last request that may go now: the owner's side of the protocol."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from schemas.elements import Reference, RenderedBatch
@@ -40,7 +40,8 @@ class Clocks:
 class Delivery:
     """How a delivery ended. `until`: with HOLD, when to claim again. `requests`: how many calls were made.
 
-    outcomes: recipients by kind that became final (or in doubt) here, for counters.
+    outcomes: recipients by kind that became final (or in doubt) here, for counters. refused: those whom the provider,
+    or the adapter, refused: ordinal, message id, outcome.
     """
 
     move: Move
@@ -48,6 +49,7 @@ class Delivery:
     requests: int
     outcomes: dict[str, int]
     until: datetime | None = None
+    refused: list[tuple[int, str, Outcome]] = field(default_factory=list)
 
 
 class Deliverer:
@@ -121,7 +123,7 @@ class _Run:
         self._facts = facts
         self._most = most
         self._seen = seen
-        self._before = seen
+        self._refused_at_render = frozenset(facts.outcomes)
         self._requests = 0
 
     def go(self) -> Delivery:
@@ -234,12 +236,16 @@ class _Run:
 
     def _end(self, turn: Turn) -> Delivery:
         changed: dict[str, int] = {}
+        refused = []
         if turn.batch is not None:
-            for old, new in zip(self._before.outcomes, turn.batch.outcomes, strict=True):
-                if old != new:
-                    kind = Outcome(new).kind
-                    changed[kind] = changed.get(kind, 0) + 1
-        return Delivery(turn.move, turn.reason, self._requests, changed, turn.until)
+            for ordinal, (old, new) in enumerate(zip(self._seen.outcomes, turn.batch.outcomes, strict=True)):
+                if old == new:
+                    continue
+                outcome = Outcome(new)
+                changed[outcome.kind] = changed.get(outcome.kind, 0) + 1
+                if outcome.kind == "refused" and ordinal not in self._refused_at_render:
+                    refused.append((ordinal, self._facts.names[ordinal], outcome))
+        return Delivery(turn.move, turn.reason, self._requests, changed, turn.until, refused)
 
 
 def _ask(prepared: Prepared | None, provider: str) -> Ask | None:

@@ -9,6 +9,7 @@
                                                      -> done              nothing is open
                                                      -> pending | queued  paused, blocked, no permit, handed back
                                                      -> in doubt          the verdict is unknown
+    release      queued, my plan_no                  -> pending           a held batch whose owner must stop
     expire       sending, lease over (store time)    -> in doubt          token + 1: the old owner is fenced
                                                      -> pending           no intent was open: nothing to doubt
     settle       in doubt, held                      -> done | pending | held, by proof or by a recorded decision
@@ -409,6 +410,15 @@ def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
         for person in people
         if person.address_key in outcomes and batch.outcomes[person.ordinal] == Outcome.OPEN
     }
+
+
+def release(tx: Tx, reference: Reference, due_at: datetime) -> bool:
+    """Give a queued batch back to the store before anybody claimed it; False when the reference is stale."""
+    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+    if found is None or found.state != batches.QUEUED or found.plan_no != reference.plan_no:
+        return False
+    tx.put(batches.waiting(found, due_at, found.wait_reason))
+    return True
 
 
 def skip_rung(tx: Tx, campaign_id: str, batch_no: int, reason: str) -> None:

@@ -1,0 +1,207 @@
+"""The campaign job on one machine, bounded: rounds of the graph until nothing is left to do.
+
+One round is the same graph over one tick, on Beam's FnApiRunner. What cannot go in a round (no permit, a pause)
+is handed back to the store, and the next round starts when it is due. Any number of such processes may share one
+store.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from secrets import token_hex
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+from pipelines.campaign import CampaignOptions, Ports, build
+from schemas.elements import PRIORITIES, Tick, TriggerMessage
+from schemas.tables import Job
+from sendonce import __version__
+from sendonce.delivery.outlook import Left, left_to_do
+from sendonce.delivery.sweeper import sweep_lane
+from sendonce.stores.base import StoreError, StoreUnavailable, Tx
+from transforms.worker import Worker, WorkerSpec, worker_for
+
+# Longest sleep between two looks: another process may finish or fail at any time.
+LOOK_AGAIN_S = 1.0
+# Rounds that fail in a row because the store is away, before the job gives up.
+MOST_FAILURES = 5
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a caller may show after each look: rounds so far, what is left, and how long the next sleep is."""
+
+    number: int
+    left: Left
+    sleep_s: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """How a run ended. `ended`: `done` (nothing left), `once`, `stopped` (asked to), `blocked` (a person is needed).
+
+    waits_for: why work is left that does not move by itself: `held`, `paused`, `halted`, `stopped`, `in_doubt`.
+    """
+
+    ended: str
+    rounds: int
+    seconds: float
+    unfinished: int
+    waits_for: tuple = ()
+
+
+def run_bounded(
+    store_url: str,
+    *,
+    lanes: Sequence[str] = PRIORITIES,
+    once: bool = False,
+    triggers: Sequence[TriggerMessage] = (),
+    stop: threading.Event | None = None,
+    progress: Callable[[Round], None] = lambda round: None,
+) -> RunReport:
+    """Work until nothing is open in these lanes (or for one round), then say how it ended.
+
+    triggers: applied in the first round. stop: when it is set, nothing new is claimed, requests in flight end, the rest
+    goes back to the store, and the run returns. Raises StoreRefused when the store will not do, StoreUnavailable when
+    it stays away, ConfigFault when it holds no lanes. Whatever was in flight then is found by its lease.
+    """
+    stop = stop or threading.Event()
+    job_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{token_hex(4)}"
+    spec = WorkerSpec(store_url, job_id, tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
+    worker = worker_for(spec)
+    worker.stopping = stop
+    job = _Job(worker, spec)
+    try:
+        return _rounds(job, list(triggers), once, stop, progress)
+    finally:
+        with suppress(StoreError):
+            job.heartbeat("ended")
+
+
+def _rounds(
+    job: "_Job",
+    triggers: list[TriggerMessage],
+    once: bool,
+    stop: threading.Event,
+    progress: Callable[[Round], None],
+) -> RunReport:
+    started_s = time.monotonic()
+    failures = 0
+
+    def report(ended: str, left: Left) -> RunReport:
+        return RunReport(ended, job.rounds, time.monotonic() - started_s, left.unfinished, left.waits_for)
+
+    while True:
+        try:
+            left = job.look()
+            sleep_s = 0.0 if triggers else job.sleep_s(left)
+            progress(Round(job.rounds, left, sleep_s))
+            if stop.is_set():
+                return report("stopped", left)
+            if not triggers and left.due_at is None:
+                return report("blocked" if left.unfinished else "done", left)
+            if sleep_s > 0 and not once:
+                stop.wait(sleep_s)
+                continue
+            job.run_round(triggers)
+            triggers, failures = [], 0
+            if once:
+                return report("stopped" if stop.is_set() else "once", job.look())
+        except StoreUnavailable:
+            failures += 1
+            if failures >= MOST_FAILURES:
+                raise
+            stop.wait(LOOK_AGAIN_S)
+
+
+class _Job:
+    """One run: its row in the store, its rounds, and its measured pace."""
+
+    def __init__(self, worker: Worker, spec: WorkerSpec) -> None:
+        self._worker = worker
+        self._spec = spec
+        self._row: Job | None = None
+        self.rounds = 0
+
+    def look(self) -> Left:
+        """Sweep what needs no owner, then see what is left. Cheap: no pipeline runs for it."""
+        self.heartbeat("running")
+        lanes = self._worker.lanes()
+        for lane in lanes.values():
+            sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16))
+        return self._worker.store.read(lambda reader: left_to_do(reader, list(lanes.values())))
+
+    def sleep_s(self, left: Left) -> float:
+        """Seconds until the next work is due, at most `LOOK_AGAIN_S`."""
+        if left.due_at is None:
+            return 0.0
+        now = self._worker.store.read(lambda reader: reader.now())
+        return max(0.0, min(LOOK_AGAIN_S, (left.due_at - now).total_seconds()))
+
+    def run_round(self, triggers: list[TriggerMessage]) -> None:
+        """One round of the graph over one tick."""
+        self.rounds += 1
+        failed: list[BaseException] = []
+        self._worker.on_fault = failed.append
+        tick = Tick(self.rounds, time.time_ns() // 1_000_000)
+        ports = Ports(
+            triggers=beam.Create(triggers, reshuffle=False).with_output_types(TriggerMessage),
+            ticks=beam.Create([tick], reshuffle=False).with_output_types(Tick),
+        )
+        options = CampaignOptions(self._spec, lanes=self._spec.lanes)
+        pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
+        build(pipeline, options, ports)
+        started_s = time.monotonic()
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as fault:
+            # The runner turns what a step raised into text; the step kept the original.
+            store_faults = [kept for kept in failed if isinstance(kept, StoreError)]
+            if store_faults:
+                raise store_faults[0] from fault
+            raise
+        self._measure(time.monotonic() - started_s)
+
+    def _measure(self, seconds: float) -> None:
+        """Each lane's pace: what passed in this round, smoothed over the last few."""
+        for lane, passed in self._worker.passed.items():
+            if passed:
+                now = passed / max(seconds, 0.05)
+                before = self._worker.pace.get(lane, now)
+                self._worker.pace[lane] = (before + now) / 2
+        self._worker.passed.clear()
+
+    def heartbeat(self, state: str) -> None:
+        """Tell the store that this process lives."""
+
+        def work(tx: Tx) -> Job:
+            now = tx.now()
+            if self._row is None:
+                row = Job(
+                    job_id=self._spec.job_id,
+                    host=socket.gethostname()[:100],
+                    pid=os.getpid(),
+                    lanes=",".join(self._spec.lanes),
+                    version=__version__,
+                    started_at=now,
+                    heartbeat_at=now,
+                    state=state,
+                )
+            else:
+                row = replace(self._row, heartbeat_at=now, state=state)
+            tx.put(row)
+            return row
+
+        self._row = self._worker.store.transact(work, tag="heartbeat")
+
+
+def quiet_beam() -> None:
+    """Beam's own log lines say nothing to a person at a terminal; its warnings and errors still come."""
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)

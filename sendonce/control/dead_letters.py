@@ -1,0 +1,56 @@
+"""Dead letters in the store: one row for what went wrong once, however often it is met."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+from schemas.elements import DeadLetter
+from schemas.tables import DeadLetterRow
+from sendonce.stores.base import Store, Tx
+
+# How long the raw body of a bad trigger is kept: it may hold personal data.
+BODY_KEPT = timedelta(days=7)
+_DETAIL_MAX = 4000
+
+
+def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
+    """Put dead letters into the store, in one transaction; returns how many rows are new.
+
+    The id is made of what went wrong and where, not of when: a bundle that runs again writes the same rows, and a row
+    that is there already, perhaps settled by somebody, stays as it is.
+    """
+    rows = {row.dead_letter_id: row for row in map(_row, letters)}
+    if not rows:
+        return 0
+
+    def work(tx: Tx) -> int:
+        new = [row for row in rows.values() if tx.get(DeadLetterRow, row.dead_letter_id) is None]
+        tx.insert(*new)
+        return len(new)
+
+    return store.transact(work, tag="dead_letters")
+
+
+def _row(letter: DeadLetter) -> DeadLetterRow:
+    parts = (
+        letter.stage,
+        letter.reason,
+        letter.campaign_id or "",
+        "" if letter.batch_no is None else str(letter.batch_no),
+        "" if letter.ordinal is None else str(letter.ordinal),
+        sha256(letter.body or b"").hexdigest(),
+    )
+    at = datetime.fromtimestamp(letter.at_ms / 1000, UTC)
+    return DeadLetterRow(
+        dead_letter_id=sha256("\x00".join(parts).encode()).hexdigest()[:40],
+        stage=letter.stage,
+        reason=letter.reason,
+        at=at,
+        detail=letter.detail[:_DETAIL_MAX],
+        campaign_id=letter.campaign_id,
+        batch_no=letter.batch_no,
+        ordinal=letter.ordinal,
+        message_id=letter.message_id,
+        body=letter.body,
+        expires_at=at + BODY_KEPT if letter.body is not None else None,
+    )

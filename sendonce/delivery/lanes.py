@@ -1,0 +1,61 @@
+"""A lane as it runs: its terms, its policy for doubts, and the sender that goes with it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sendonce.config import Lane, SenderSettings, lanes_in, senders_in
+from sendonce.delivery.protocol import Terms
+from sendonce.delivery.resolver import Policy
+from sendonce.senders.base import Sender
+from sendonce.senders.outbox import Outbox
+from sendonce.stores.base import Store
+
+
+@dataclass(frozen=True)
+class RunningLane:
+    """Everything that delivering in one lane needs besides a store."""
+
+    lane: Lane
+    terms: Terms
+    policy: Policy
+    sender: Sender
+
+
+ADAPTERS: dict[str, Callable[[SenderSettings], Sender]] = {
+    "outbox": lambda settings: Outbox(settings.name, Path(settings.path)),
+}
+
+
+def make_sender(settings: SenderSettings) -> Sender:
+    """The adapter that a sender's settings name."""
+    return ADAPTERS[settings.adapter](settings)
+
+
+def running_lanes(store: Store, names: tuple[str, ...], *, can_wait: bool) -> dict[str, RunningLane]:
+    """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none.
+
+    can_wait: whether this runner can hold a batch until a permit is due; else it goes back to the store.
+    """
+    senders = {name: make_sender(settings) for name, settings in senders_in(store).items()}
+    return {
+        name: _running(lane, senders[lane.sender], can_wait) for name, lane in lanes_in(store).items() if name in names
+    }
+
+
+def _running(lane: Lane, sender: Sender, can_wait: bool) -> RunningLane:
+    times = lane.all_times()
+    terms = Terms(
+        lane=lane.name,
+        sender=lane.sender,
+        scopes=(f"lane:{lane.name}", f"sender:{lane.sender}"),
+        times=times,
+        hold_max_s=times.hold_max_s if can_wait else 0.0,
+        outbound_log=lane.outbound_log,
+    )
+    policy = Policy(
+        in_doubt=lane.in_doubt,
+        outbound_log=lane.outbound_log,
+        asks_again=sender.capabilities.idempotency_window_s is not None,
+    )
+    return RunningLane(lane, terms, policy, sender)

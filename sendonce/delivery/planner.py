@@ -1,0 +1,131 @@
+"""Which batches go next: due work of a lane, campaign by campaign in turn, no more than the lane's window."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import chain, groupby
+
+from schemas.elements import Reference
+from schemas.tables import Batch, Campaign, Switch
+from sendonce.delivery import batches
+from sendonce.delivery.limits import limits_of, outlook
+from sendonce.delivery.protocol import Terms, plan
+from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
+
+# Batches marked in one transaction: enough to be cheap, few enough not to hold up claims.
+MARKED_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A batch that was due when the planner looked, and how many recipients of it a plan would move."""
+
+    campaign_id: str
+    batch_no: int
+    recipients: int
+
+
+def plan_lane(store: Store, terms: Terms, window: int, *, asks_again: bool) -> list[Reference]:
+    """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
+
+    Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
+    asks_again: the lane's provider de-duplicates, so batches in doubt are planned too, before new work. A lane that
+    is stopped, halted, throttled or out of permits is left alone.
+    """
+    candidates = store.read(lambda reader: _candidates(reader, terms, window, asks_again))
+    references: list[Reference] = []
+    for start in range(0, len(candidates), MARKED_AT_ONCE):
+        mark = partial(_mark, terms=terms, candidates=candidates[start : start + MARKED_AT_ONCE])
+        references += store.transact(mark, tag="plan")
+    return references
+
+
+def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Reference]:
+    return [
+        reference
+        for campaign_id, group in groupby(candidates, key=lambda candidate: candidate.campaign_id)
+        for reference in plan(
+            tx, campaign_id, [candidate.batch_no for candidate in group], terms.lane, terms.times.visibility_s
+        )
+    ]
+
+
+def _candidates(reader: Reader, terms: Terms, window: int, asks_again: bool) -> list[Candidate]:
+    now = reader.now()
+    if blocking(reader, terms, now) is not None:
+        return []
+    passes = outlook(reader, limits_of(reader, terms.scopes), terms.times.window_s, now)
+    if passes is not None:
+        window = min(window, passes)
+    if window <= 0:
+        return []
+    campaigns = lane_campaigns(reader, terms.lane)
+    doubts = [_doubts(reader, campaign, now) for campaign in campaigns if asks_again]
+    due = [_due(reader, campaign, now, window) for campaign in campaigns if campaign.state == "running"]
+    chosen: list[Candidate] = []
+    total = 0
+    for candidate in chain(_in_turn(doubts), _in_turn(due)):
+        if total >= window:
+            break
+        chosen.append(candidate)
+        total += candidate.recipients
+    return chosen
+
+
+def blocking(reader: Reader, terms: Terms, now: datetime) -> Switch | None:
+    """The switch that keeps the lane or its sender from sending now; one without an end before one with an end."""
+    scopes = ("all", f"lane:{terms.lane}", f"sender:{terms.sender}")
+    found = [
+        switch
+        for switch in reader.scan(Switch)
+        if switch.scope in scopes and (switch.until_at is None or switch.until_at > now)
+    ]
+    return min(found, key=lambda switch: (switch.until_at is not None, switch.since), default=None)
+
+
+def lane_campaigns(reader: Reader, lane: str) -> list[Campaign]:
+    """The campaigns of a lane that are not over: running, paused, halted or being cancelled."""
+    return [
+        campaign
+        for state in ("running", "paused", "halted", "cancelling")
+        for campaign in reader.scan(Campaign, state, index="campaigns_by_state")
+        if campaign.priority == lane
+    ]
+
+
+def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iterator[Candidate]:
+    """Lost references first (queued, not claimed in time), then pending batches; lazily, for most stay unlooked at."""
+    for batch in open_batches(reader, campaign.campaign_id, batches.QUEUED):
+        if batch.visible_at is not None and batch.visible_at <= now:
+            yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+    # Each pending batch moves at least one recipient, so `window` batches are always enough.
+    most = min(window, 1000)
+    due = reader.scan(
+        Batch, ANY_SHARD, campaign.campaign_id, batches.PENDING, index="batches_open", upto=now, limit=most
+    )
+    for batch in due:
+        yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+
+
+def _doubts(reader: Reader, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
+    for batch in open_batches(reader, campaign.campaign_id, batches.IN_DOUBT):
+        unseen = batch.visible_at is None or batch.visible_at <= now
+        if unseen and batch.due_at <= now and batch.wait_reason != "payload_changed":
+            yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt)
+
+
+def open_batches(reader: Reader, campaign_id: str, state: str) -> list[Batch]:
+    """Every batch of a campaign in an unfinished state. For states that hold few: queued, sending, in doubt, held."""
+    return reader.scan(Batch, ANY_SHARD, campaign_id, state, index="batches_open")
+
+
+def _in_turn(queues: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """One of each in turn, so that a small campaign is not kept waiting by a large one."""
+    while queues:
+        for queue in list(queues):
+            candidate = next(queue, None)
+            if candidate is None:
+                queues.remove(queue)
+            else:
+                yield candidate

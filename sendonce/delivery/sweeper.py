@@ -1,0 +1,70 @@
+"""What has to happen without anybody asking: expired leases, doubts, cancelled batches, progress, the end.
+
+Every state of a batch that is not final has a sweeper here, so that nothing is stuck because somebody died. All of
+it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from schemas.tables import Campaign
+from sendonce.control.completion import settle_campaign
+from sendonce.control.progress import aggregate_progress
+from sendonce.delivery import batches, protocol
+from sendonce.delivery.cancellation import sweep_cancelled
+from sendonce.delivery.planner import lane_campaigns, open_batches
+from sendonce.delivery.protocol import Terms
+from sendonce.delivery.resolver import Policy, settle_doubt
+from sendonce.stores.base import Reader, Store
+
+# Batches closed by one look of a cancelled campaign: a tick stays short, the next one goes on.
+CANCELLED_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What one look at a lane changed."""
+
+    expired: int = 0
+    settled: int = 0
+    cancelled: int = 0
+    ended: int = 0
+
+
+def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: Callable[[], str]) -> Swept:
+    """Look once at every campaign of a lane that is not over. new_id: a fresh decision id per call."""
+    campaigns = store.read(lambda reader: lane_campaigns(reader, terms.lane))
+    total = Swept()
+    for campaign in campaigns:
+        swept = _sweep(store, key, campaign, terms, policy, new_id)
+        total = Swept(
+            total.expired + swept.expired,
+            total.settled + swept.settled,
+            total.cancelled + swept.cancelled,
+            total.ended + swept.ended,
+        )
+    return total
+
+
+def _sweep(
+    store: Store, key: bytes, campaign: Campaign, terms: Terms, policy: Policy, new_id: Callable[[], str]
+) -> Swept:
+    campaign_id = campaign.campaign_id
+
+    def late(reader: Reader) -> list[int]:
+        now = reader.now()
+        sending = open_batches(reader, campaign_id, batches.SENDING)
+        return [batch.batch_no for batch in sending if protocol.lease_is_over(batch, now)]
+
+    expired = 0
+    for batch_no in store.read(late):
+        work = partial(protocol.expire, campaign_id=campaign_id, batch_no=batch_no)
+        expired += store.transact(work, tag="expire") is not None
+    settled = 0
+    for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):
+        settled += bool(settle_doubt(store, key, batch, policy, new_id()))
+    cancelled = sweep_cancelled(store, campaign_id, CANCELLED_AT_ONCE)
+    aggregate_progress(store, campaign_id, store.read(lambda reader: reader.now()))
+    ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
+    return Swept(expired, settled, cancelled, int(ended))

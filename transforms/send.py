@@ -1,0 +1,138 @@
+"""RateLimitedSend: rendered batches become provider calls, under the delivery protocol."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import apache_beam as beam
+from apache_beam.coders import registry
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow
+
+import transforms.coders  # noqa: F401  (the state below needs the row coder)
+from schemas.elements import DeadLetter, Reference, RenderedBatch
+from schemas.outcomes import KINDS
+from sendonce.delivery import protocol
+from sendonce.delivery.deliver import Delivery
+from sendonce.delivery.protocol import Move
+from sendonce.failpoints import failpoint
+from transforms.worker import WorkerSpec, told, worker_for
+
+
+class RateLimitedSend(beam.PTransform):
+    """In: (`priority/shard`, `RenderedBatch`). Out: `DeadLetter`s of the send stage.
+
+    Stateful, keyed by priority and shard. State: at most one rendered batch per key, which waits for a permit that is
+    due within `hold_max_s`; its processing-time timer is set only while it waits. A permit that is due later, or a
+    second batch that would have to wait, goes back to the store with its due time. When the pipeline drains, an
+    event-time timer at the end of the window hands the waiting batch back.
+
+    Nothing else is remembered here: a bundle that runs again, or runs in two places, finds in the store that its
+    batches were claimed.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def expand(self, rendered):
+        return rendered | "Send" >> beam.ParDo(_RateLimitedSend(self._spec)).with_output_types(DeadLetter)
+
+
+class _RateLimitedSend(beam.DoFn):
+    HELD = ReadModifyWriteStateSpec("held", registry.get_coder(RenderedBatch))
+    PERMIT_DUE = TimerSpec("permit_due", TimeDomain.REAL_TIME)
+    WINDOW_END = TimerSpec("window_end", TimeDomain.WATERMARK)
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._requests = Metrics.counter("sendonce", "requests")
+        self._dropped = Metrics.counter("sendonce", "batches_dropped")
+        self._outcomes = {kind: Metrics.counter("sendonce", f"recipients_{kind}") for kind in KINDS}
+        self._deliver_ms = Metrics.distribution("sendonce", "deliver_ms")
+
+    def setup(self) -> None:
+        self._worker = worker_for(self._spec)
+
+    def process(
+        self,
+        element: tuple[str, RenderedBatch],
+        held=beam.DoFn.StateParam(HELD),
+        permit_due=beam.DoFn.TimerParam(PERMIT_DUE),
+        window_end=beam.DoFn.TimerParam(WINDOW_END),
+    ) -> Iterator[DeadLetter]:
+        _, rendered = element
+        delivery = self._deliver(rendered)
+        if delivery.move is Move.HOLD:
+            assert delivery.until is not None
+            if held.read() is None:
+                held.write(rendered)
+                permit_due.set(delivery.until.timestamp())
+                window_end.set(GlobalWindow().max_timestamp())
+            else:
+                self._release(rendered, delivery.until)
+        yield from _dead_letters(rendered, delivery)
+
+    @on_timer(PERMIT_DUE)
+    def permit_is_due(
+        self,
+        held=beam.DoFn.StateParam(HELD),
+        permit_due=beam.DoFn.TimerParam(PERMIT_DUE),
+        window_end=beam.DoFn.TimerParam(WINDOW_END),
+    ) -> Iterator[DeadLetter]:
+        rendered = held.read()
+        if rendered is None:
+            return
+        delivery = self._deliver(rendered)
+        if delivery.move is Move.HOLD:
+            assert delivery.until is not None
+            permit_due.set(delivery.until.timestamp())
+        else:
+            held.clear()
+            window_end.clear()
+        yield from _dead_letters(rendered, delivery)
+
+    @on_timer(WINDOW_END)
+    def window_ends(self, held=beam.DoFn.StateParam(HELD), permit_due=beam.DoFn.TimerParam(PERMIT_DUE)) -> None:
+        rendered = held.read()
+        if rendered is not None:
+            self._release(rendered, datetime.now(UTC))
+            held.clear()
+            permit_due.clear()
+
+    def finish_bundle(self) -> None:
+        failpoint("S8")
+
+    def _deliver(self, rendered: RenderedBatch) -> Delivery:
+        started_s = time.perf_counter()
+        with told(self._worker):
+            delivery = self._worker.deliverer(rendered.priority).deliver(rendered)
+        self._deliver_ms.update(int((time.perf_counter() - started_s) * 1000))
+        self._requests.inc(delivery.requests)
+        if delivery.move is Move.LOST:
+            self._dropped.inc()
+        for kind, count in delivery.outcomes.items():
+            self._outcomes[kind].inc(count)
+        passed = sum(delivery.outcomes.values())
+        self._worker.passed[rendered.priority] = self._worker.passed.get(rendered.priority, 0) + passed
+        return delivery
+
+    def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:
+        reference = Reference(rendered.campaign_id, rendered.batch_no, rendered.plan_no, rendered.priority)
+        self._worker.store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
+
+
+def _dead_letters(rendered: RenderedBatch, delivery: Delivery) -> Iterator[DeadLetter]:
+    for ordinal, message_id, outcome in delivery.refused:
+        yield DeadLetter(
+            stage="send",
+            reason=outcome.reason,
+            detail="refused when it was to be sent",
+            at_ms=time.time_ns() // 1_000_000,
+            campaign_id=rendered.campaign_id,
+            batch_no=rendered.batch_no,
+            ordinal=ordinal,
+            message_id=message_id,
+        )
