@@ -78,7 +78,9 @@ class Reader(Protocol):
         is by shard first.
         """
 
-    def tally(self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def tally(
+        self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Group the rows under a primary-key prefix by the columns `by`; each group is a dict of those columns,
 
         `rows` (their number) and the sums of `sums` (0 for none). Order is unspecified.

@@ -1,5 +1,6 @@
 """The steps from each schema version to the next, and what a release says to a store of another version."""
 
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.tables import SCHEMA_VERSION
@@ -17,7 +18,7 @@ class Migration(NamedTuple):
 MIGRATIONS: Final[tuple[Migration, ...]] = ()
 
 
-def check_version(found: int, path: str) -> None:
+def check_version(found: int, path: Path) -> None:
     """StoreRefused unless the store at `path` has the schema version that this release works with."""
     check_not_newer(found, path)
     if found < SCHEMA_VERSION:
@@ -27,7 +28,7 @@ def check_version(found: int, path: str) -> None:
         )
 
 
-def check_not_newer(found: int, path: str) -> None:
+def check_not_newer(found: int, path: Path) -> None:
     """StoreRefused if a newer release has made or migrated the store at `path`."""
     if found > SCHEMA_VERSION:
         raise StoreRefused(

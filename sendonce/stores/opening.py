@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from schemas.tables import SCHEMA_VERSION, Meta
-from sendonce.stores.base import Store, StoreRefused, StoreUnavailable
+from sendonce.stores.base import Store, StoreRefused
 from sendonce.stores.ddl import sqlite_ddl
 from sendonce.stores.migrations import check_not_newer, check_version, next_step
 from sendonce.stores.sqlite import SQLiteStore, sqlite_path, utc_now
 from sendonce.stores.sqlite_connections import connect
-from sendonce.stores.sqlite_faults import in_our_words, is_busy
+from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
 
 Result = TypeVar("Result")
 ENVIRONMENTS: Final = ("test", "production")
@@ -71,7 +71,7 @@ def open_store(url: str, *, clock: Callable[[], datetime] = utc_now) -> Store:
     path = _existing(url)
 
     def check(connection: sqlite3.Connection) -> None:
-        check_version(_version(connection, path), str(path))
+        check_version(_version(connection, path), path)
         _use_wal(connection, path)
 
     _patiently(path, check)
@@ -97,7 +97,7 @@ def migrate_store(url: str) -> tuple[int, int]:
     def step(connection: sqlite3.Connection) -> tuple[int, int]:
         connection.execute("BEGIN IMMEDIATE")
         found = _version(connection, path)
-        check_not_newer(found, str(path))
+        check_not_newer(found, path)
         migration = next_step(found)
         if migration is not None:
             for statement in migration.sqlite:
@@ -188,9 +188,7 @@ def _patiently(path: Path, work: Callable[[sqlite3.Connection], Result]) -> Resu
                 return work(connection)
         except sqlite3.Error as fault:
             if not is_busy(fault):
-                raise in_our_words(fault, str(path)) from fault
+                raise in_our_words(fault, path) from fault
             if time.monotonic() >= deadline:
-                raise StoreUnavailable(
-                    f"store {path}: another process has kept it locked for {_PATIENCE_S:g} s; end it and try again"
-                ) from fault
+                raise still_locked(path, "opening", _PATIENCE_S) from fault
         time.sleep(_RETRY_S)

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sendonce.stores.base import Reader, StoreRefused, StoreUnavailable, Tx
+from sendonce.stores.base import Reader, StoreRefused, Tx
 from sendonce.stores.migrations import check_version
 from sendonce.stores.sqlite_codec import (
     Encoded,
@@ -25,8 +25,8 @@ from sendonce.stores.sqlite_codec import (
     from_micros,
     to_micros,
 )
-from sendonce.stores.sqlite_connections import Connections
-from sendonce.stores.sqlite_faults import in_our_words, is_busy
+from sendonce.stores.sqlite_connections import Connections, Held
+from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
 from sendonce.stores.sqlite_statements import statements_of
 
 Row = TypeVar("Row")
@@ -214,8 +214,8 @@ class SQLiteStore:
         """A transaction with its store time. It waits for locks before it starts, never later."""
         committing = False
         try:
-            with self._connections.mine() as connection:
-                kept_micros = self._begin(connection, tag, writing=writing)
+            with self._connections.mine() as held:
+                connection, kept_micros = self._begin(held, tag, writing=writing)
                 try:
                     yield connection, self._time(kept_micros, writing=writing)
                     committing = True
@@ -224,29 +224,31 @@ class SQLiteStore:
                     _roll_back(connection)
                     raise
         except sqlite3.Error as fault:
-            raise in_our_words(fault, str(self.path), committing=committing) from fault
+            raise in_our_words(fault, self.path, committing=committing) from fault
 
-    def _begin(self, connection: sqlite3.Connection, tag: str, *, writing: bool) -> int:
-        """Start a transaction and take its snapshot; returns the time that the store has kept."""
-        if connection.in_transaction:
-            raise RuntimeError(f"{tag}: a transaction of this thread is open; use what it hands to its function")
+    def _begin(self, held: Held, tag: str, *, writing: bool) -> tuple[sqlite3.Connection, int]:
+        """Start a transaction and take its snapshot; returns its connection and the time that the store has kept."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
+                connection = held.connection()
                 connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-                return self._kept_time(connection)
-            except BaseException as fault:
-                _roll_back(connection)
-                if not (isinstance(fault, sqlite3.Error) and is_busy(fault)):
+                try:
+                    return connection, self._kept_time(connection)
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+            except sqlite3.Error as fault:
+                if not is_busy(fault):
                     raise
                 if time.monotonic() >= deadline:
-                    raise self._locked(tag) from fault
+                    raise still_locked(self.path, tag, self._patience_s) from fault
             time.sleep(_RETRY_S)
 
     def _kept_time(self, connection: sqlite3.Connection) -> int:
         """The time of the last commit. Checks that the schema is still ours: a newer release may have migrated it."""
         facts = dict(connection.execute(_FACTS_SQL).fetchall())
-        check_version(int(facts["schema_version"]), str(self.path))
+        check_version(int(facts["schema_version"]), self.path)
         return int(facts["clock"])
 
     def _time(self, kept_micros: int, *, writing: bool) -> int:
@@ -255,12 +257,6 @@ class SQLiteStore:
             shown = max(self._latest_micros, kept_micros)
             self._latest_micros = max(to_micros(self._clock()), shown + writing)
             return self._latest_micros
-
-    def _locked(self, tag: str) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"store {self.path}: {tag} waited {self._patience_s:g} s for a lock; another process keeps a transaction "
-            "open (a SQLite shell, a backup tool, a stopped sendonce); end it and try again"
-        )
 
 
 def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:

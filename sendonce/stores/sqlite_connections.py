@@ -22,6 +22,8 @@ _SETUP: Final = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
     "PRAGMA cache_size = -16384",
+    # At 16 MB of journal the pages go into the file; a journal that a long reader let grow is cut back to 64 MB.
+    "PRAGMA wal_autocheckpoint = 4000",
     "PRAGMA journal_size_limit = 67108864",
 )
 
@@ -45,12 +47,44 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class _Held:
-    """One thread's connection. The lock is held while it is in use, and by a fork."""
+class Held:
+    """One thread's place for a connection. The lock is held while a transaction runs, and by a fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.lock = threading.RLock()
-        self.connection: sqlite3.Connection | None = None
+        self.in_use = False
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    def connection(self) -> sqlite3.Connection:
+        """The connection, opened if need be. sqlite3.Error if the file cannot be opened, or not yet."""
+        if self._connection is None:
+            self._connection = connect(self._path)
+            self._file = _identity(self._path)
+        elif self._file != _identity(self._path):
+            # SQLite would go on writing into a file that nobody can find again.
+            raise StoreRefused(
+                f"store {self._path}: the file was removed or replaced while this process used it; "
+                "end every process that uses it, then start again"
+            )
+        if self._connection.in_transaction:
+            # Left by a signal that came just before the transaction was in anybody's care.
+            self._connection.execute("ROLLBACK")
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def leave_open_for_ever(self) -> bool:
+        """In a forked child, where even closing the connection is unsafe. Returns whether there was one."""
+        if self._connection is None:
+            return False
+        _never_closed.append(self._connection)
+        self._connection = None
+        return True
 
 
 class Connections:
@@ -59,62 +93,71 @@ class Connections:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._of_thread = threading.local()
-        self._held: weakref.WeakSet[_Held] = weakref.WeakSet()
-        self._crossed_a_fork = False
+        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._forked_in_use = False
         with _fork_lock:
             _all.add(self)
 
     @contextmanager
-    def mine(self) -> Iterator[sqlite3.Connection]:
-        """This thread's connection, opened if need be. A fork waits until it is given back."""
-        held = getattr(self._of_thread, "held", None)
-        if held is None:
-            held = self._of_thread.held = _Held()
-            with _fork_lock:
-                self._held.add(held)
+    def mine(self) -> Iterator[Held]:
+        """This thread's place, for one transaction. A fork waits until it is given back.
+
+        RuntimeError if this thread is inside a transaction already.
+        """
+        held = self._place()
         with held.lock:
-            if self._crossed_a_fork:
+            if held.in_use:
+                raise RuntimeError("the store was called inside a transaction; use what the transaction hands over")
+            if self._forked_in_use:
                 raise StoreRefused(
-                    f"store {self._path}: this process was forked in the middle of a transaction and cannot use the "
+                    f"store {self._path}: this process was forked while a transaction ran, so it must not use the "
                     "store; start it by spawn"
                 )
-            if held.connection is None:
-                held.connection = connect(self._path)
-            yield held.connection
+            held.in_use = True
+            try:
+                yield held
+            finally:
+                held.in_use = False
+
+    def _place(self) -> Held:
+        found: Held | None = getattr(self._of_thread, "held", None)
+        if found is None:
+            found = self._of_thread.held = Held(self._path)
+            with _fork_lock:
+                self._held.add(found)
+        return found
 
     def close(self) -> None:
         for held in list(self._held):
             with held.lock:
-                _close(held)
+                held.close()
 
-    def before_fork(self) -> list[_Held]:
-        """Close what is idle; returns what is locked until the fork is over."""
+    def before_fork(self) -> list[Held]:
+        """Close what is idle; returns the places that are locked until the fork is over."""
         locked = []
         for held in list(self._held):
             if held.lock.acquire(timeout=_FORK_WAIT_S):
                 locked.append(held)
-                if held.connection is not None and not held.connection.in_transaction:
-                    _close(held)
+                if not held.in_use:
+                    held.close()
         return locked
 
     def after_fork_in_child(self) -> None:
-        for held in list(self._held):
-            if held.connection is not None:
-                self._crossed_a_fork = True
-                # Even closing it here is unsafe, so it lives as long as the process.
-                _never_closed.append(held.connection)
-                held.connection = None
+        crossed = [held.leave_open_for_ever() for held in list(self._held)]
+        self._forked_in_use = self._forked_in_use or any(crossed)
 
 
-def _close(held: _Held) -> None:
-    if held.connection is not None:
-        held.connection.close()
-        held.connection = None
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
 _fork_lock = threading.RLock()
-_locked_for_fork: list[_Held] = []
+_locked_for_fork: list[Held] = []
 _never_closed: list[sqlite3.Connection] = []
 
 

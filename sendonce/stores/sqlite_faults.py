@@ -4,9 +4,11 @@ Result codes: https://www.sqlite.org/rescode.html. SQLite's own texts name table
 """
 
 import sqlite3
+from pathlib import Path
 from typing import Final
 
 from sendonce.stores.base import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from sendonce.stores.sqlite_locks import holders
 
 _DISK_FULL: Final = "there is no room to write; free disk space, or raise the quota or file size limit, and try again"
 _DAMAGED: Final = "the file is damaged; keep a copy, then restore it from a backup"
@@ -35,18 +37,21 @@ _TAKEN: Final = {
 
 def is_busy(fault: sqlite3.Error) -> bool:
     """Whether somebody else holds the lock: trying again soon is right."""
-    return _code(fault) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return _code(fault) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
-def in_our_words(fault: sqlite3.Error, path: str, *, committing: bool = False) -> StoreError:
+def in_our_words(fault: sqlite3.Error, path: Path, *, committing: bool = False) -> StoreError:
     """The error to raise for what SQLite raised on the store at `path`. `committing`: by COMMIT itself."""
     code = _code(fault)
     if code in _TAKEN:
-        return AlreadyExists(f"a row with the same {_constraint(fault)} exists; nothing of the transaction was stored")
+        key = str(fault).removeprefix("UNIQUE constraint failed: ")
+        return AlreadyExists(f"store {path}: a row with the same {key} exists; nothing of the transaction was stored")
     if code in _FAILED_WRITES:
         return StoreRefused(f"store {path}: {_DISK_FULL}")
     if code & 0xFF in _REFUSALS:
         return StoreRefused(f"store {path}: {_REFUSALS[code & 0xFF]}")
+    if code & 0xFF == sqlite3.SQLITE_ERROR:
+        return StoreRefused(f"store {path} is not as sendonce made it ({fault}); restore it from a backup")
     if code & 0xFF == sqlite3.SQLITE_IOERR:
         # The commit record may be in the journal, though its sync was not confirmed.
         problem = f"the disk failed ({fault}); check the disk and the system log, then try again"
@@ -54,9 +59,14 @@ def in_our_words(fault: sqlite3.Error, path: str, *, committing: bool = False) -
     return StoreUnavailable(f"store {path}: {fault}; try again")
 
 
+def still_locked(path: Path, what: str, waited_s: float) -> StoreUnavailable:
+    """The error after `what` has waited for a lock in vain."""
+    holding = holders(path) or "some process (a SQLite shell, a backup tool, a stopped sendonce)"
+    return StoreUnavailable(
+        f"store {path}: {what} waited {waited_s:g} s for the lock that {holding} holds; "
+        "let it finish, or end it, then try again"
+    )
+
+
 def _code(fault: sqlite3.Error) -> int:
     return getattr(fault, "sqlite_errorcode", 0)
-
-
-def _constraint(fault: sqlite3.Error) -> str:
-    return str(fault).removeprefix("UNIQUE constraint failed: ")
