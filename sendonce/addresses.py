@@ -1,0 +1,122 @@
+"""Email addresses: whether one is well formed, how it goes on the wire, and when two are the same mailbox.
+
+email-validator decides, strictly and without DNS. Plain ASCII addresses, nearly all there are, take a fast path that
+accepts only what email-validator accepts, with the same result (a property test compares them).
+"""
+
+import re
+import unicodedata
+from typing import Final, NamedTuple
+
+from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
+
+ADDRESS_MAX: Final = 254  # RFC 3696 erratum 1690
+LOCAL_PART_MAX: Final = 64  # RFC 5321 4.5.3.1.1
+
+_ATEXT: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_PLAIN: Final = re.compile(rf"({_ATEXT}++(?:\.{_ATEXT}++)*+)@((?:{_LABEL}\.)+([A-Za-z]{{2,63}}))")
+_RESERVED_ENDINGS: Final = frozenset(name.rsplit(".", 1)[-1] for name in SPECIAL_USE_DOMAIN_NAMES)
+
+# RFC 2047 section 5: an encoded word must not appear in an address. Readers that decode it anyway see another one.
+_ENCODED_WORD: Final = re.compile(r"=\?.*\?.*\?.*\?=")
+
+# What people cannot see, and so paste along with an address: spaces, zero-width and direction marks, soft hyphens.
+_INVISIBLE_EDGE: Final = (
+    " \t\n\r\v\f\x85\xa0\xad\u1680\u061c\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u202f\u205f\u2060\u2061\u2062\u2063"
+    "\u2064\u2066\u2067\u2068\u2069\u3000\ufeff"
+)
+# Letters and marks that show nothing (Unicode: Default_Ignorable_Code_Point), beyond the categories C and Z.
+_IGNORABLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+class Address(NamedTuple):
+    """`wire`: as it goes out, local part as given (NFC), domain an A-label in lower case.
+
+    `key_form`: equal for two spellings of one mailbox (lower case, NFC, A-label); the input of `ids.address_key`.
+    """
+
+    wire: str
+    key_form: str
+
+
+class BadAddress(ValueError):
+    """Not an address. `reason` says what is wrong in words, and holds no part of the value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def normalise(raw: str) -> Address:
+    """The address in `raw`. What cannot be seen is trimmed at both ends, and refused inside. BadAddress says why not.
+
+    Refused though RFC 5321 knows them: quoted local parts, address literals, display names, reserved domains
+    (RFC 6761), domains without a dot, local parts that hold an encoded word.
+    """
+    plain = _PLAIN.fullmatch(raw)
+    if plain is not None:
+        local, domain, ending = plain.groups()
+        if (
+            len(raw) <= ADDRESS_MAX
+            and len(local) <= LOCAL_PART_MAX
+            and "--" not in domain
+            and "=?" not in local
+            and ending.lower() not in _RESERVED_ENDINGS
+        ):
+            return Address(f"{local}@{domain.lower()}", raw.lower())
+    return checked_by_the_library(raw)
+
+
+def checked_by_the_library(raw: str) -> Address:
+    """`normalise` without its fast path."""
+    text = raw.strip(_INVISIBLE_EDGE)
+    if not text:
+        raise BadAddress("empty")
+    if any(unicodedata.category(character)[0] in "CZ" for character in text) or _IGNORABLE.search(text):
+        raise BadAddress("holds a space, a control character or one that cannot be seen")
+    local, at, domain = text.rpartition("@")
+    if not at:
+        raise BadAddress("no @-sign")
+    if _ENCODED_WORD.search(local):
+        raise BadAddress("holds an encoded word before the @-sign")
+    ascii_domain = _domain(local, domain)
+    local = unicodedata.normalize("NFC", local)
+    return Address(f"{local}@{ascii_domain}", f"{unicodedata.normalize('NFC', local.lower())}@{ascii_domain}")
+
+
+def needs_smtputf8(wire: str) -> bool:
+    """Whether every server on the way must support SMTPUTF8 (RFC 6531): the local part is not ASCII."""
+    return not wire.isascii()
+
+
+def _domain(local: str, domain: str) -> str:
+    """The A-label domain of an address that email-validator accepts."""
+    try:
+        found = validate_email(f"{local}@{domain}", check_deliverability=False, strict=True).ascii_domain
+    except EmailNotValidError:
+        raise BadAddress(_what_is_wrong(local, domain)) from None
+    return found.lower()
+
+
+def _what_is_wrong(local: str, domain: str) -> str:
+    """Why email-validator refused, in our words: its own may quote the address."""
+    if not local:
+        return "nothing before the @-sign"
+    if not domain:
+        return "nothing after the @-sign"
+    try:
+        validate_email(f"a@{domain}", check_deliverability=False, strict=True)
+    except EmailNotValidError:
+        ending = domain.rsplit(".", 1)[-1].lower()
+        if ending in _RESERVED_ENDINGS:
+            return f"the domain ends in .{ending}, which is reserved and never reaches anyone (RFC 6761)"
+        return "not a domain name after the @-sign"
+    try:
+        validate_email(f"{local}@a.example", check_deliverability=False, strict=True)
+    except EmailNotValidError:
+        return f"not a mailbox name of at most {LOCAL_PART_MAX} characters before the @-sign"
+    return f"longer than {ADDRESS_MAX} bytes"

@@ -1,0 +1,185 @@
+"""From a recipients file to a sealed snapshot: read, judge, drop duplicates, put in order, cut into batches, seal.
+
+    file ─ rows ─ candidates ─ staged once per id and mailbox ─ ordered ─ batches ─ sealed
+              └─ rejects ──────────┘
+
+Nothing of the store but the campaign's claim is written until the whole file is read. What is sealed never changes; a
+load that dies leaves a claim that the next load of that campaign clears away.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import orjson
+
+from schemas.ids import address_key, campaign_id_problem
+from schemas.tables import COMMIT_TIME, Campaign
+from sendonce.control.load_faults import LoadFailed, LoadFault
+from sendonce.control.load_plan import KEPT, LoadOptions, LoadReport, already_loaded, campaign_row, identity_of
+from sendonce.control.raw_rows import FileOptions
+from sendonce.control.recipients_file import RecipientsFile
+from sendonce.control.rejects import Rejects
+from sendonce.control.row_checks import Candidate, RowChecks
+from sendonce.control.snapshots import BEAT_S, Sealed, Snapshot
+from sendonce.control.staging import Staging
+from sendonce.rendering.catalogue import TemplateSource, to_row
+from sendonce.stores.base import Store, StoreError
+from sendonce.stores.opening import store_key
+
+__all__ = ["LoadFailed", "LoadFault", "LoadOptions", "LoadProgress", "LoadReport", "load"]
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """Where a load is. `stage`: reading (bytes of the file), then writing (recipients of the snapshot)."""
+
+    stage: str
+    done: int
+    total: int
+    rows_read: int
+    rows_rejected: int
+    rows_duplicate: int
+
+
+def load(
+    store: Store,
+    *,
+    campaign_id: str,
+    path: Path | str,
+    template: TemplateSource,
+    options: LoadOptions,
+    by: str,
+    progress: Optional[Callable[[LoadProgress], None]] = None,
+) -> LoadReport:
+    """Load a file into a new campaign and seal it: state `ready`, template pinned. The same again changes nothing.
+
+    LoadFault: the file, an option or the campaign forbids it. LoadFailed: disk, folder, or another load took over.
+    TemplateFault for a broken manifest; StoreError from the store. After any of them, and after a kill, no snapshot is
+    there, and the same call starts over.
+    """
+    started = time.monotonic()
+    problem = campaign_id_problem(campaign_id)
+    if problem:
+        raise LoadFault(f"{campaign_id!r} is no campaign id", "", problem)
+    plan = campaign_row(campaign_id, template, options, by)
+    file = RecipientsFile(
+        Path(path), FileOptions(options.format, options.delimiter, options.quote, options.encoding, options.column_map)
+    )
+    try:
+        identity = identity_of(plan, file, options)
+        snapshot = Snapshot(store, plan, secrets.token_hex(8))
+        there = snapshot.claim()
+        if there is not None:
+            return already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
+        try:
+            return _Load(store, plan, file, snapshot, options, progress).run(identity, template, by, started)
+        except BaseException:
+            # The store may be what failed; then the next load clears up.
+            with suppress(StoreError):
+                snapshot.abandon()
+            raise
+    finally:
+        file.close()
+
+
+class _Load:
+    """One load that holds its campaign."""
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Campaign,
+        file: RecipientsFile,
+        snapshot: Snapshot,
+        options: LoadOptions,
+        progress: Optional[Callable[[LoadProgress], None]],
+    ) -> None:
+        key = store_key(store)
+        defaults = orjson.loads(plan.options)
+        self._checks = RowChecks(
+            default_locale=defaults["default_locale"],
+            default_timezone=defaults["default_timezone"],
+            strict=options.strict,
+            address_key=lambda address: address_key(key, address),
+        )
+        self._plan = plan
+        self._file = file
+        self._snapshot = snapshot
+        self._batch_size = options.batch_size
+        self._rejects = Rejects(options.rejects_folder, plan.campaign_id)
+        self._staging = Staging()
+        self._progress = progress or (lambda _: None)
+        self._read = self._rejected = self._duplicate = 0
+        self._warnings: Counter[str] = Counter()
+
+    def run(self, identity: dict[str, Any], template: TemplateSource, by: str, started: float) -> LoadReport:
+        try:
+            self._rejects.open()
+            self._stage()
+            if not self._staging.rows:
+                raise self._nobody()
+            sealed = self._write()
+            rejects_file = self._rejects.publish()
+            report = LoadReport(
+                campaign_id=self._plan.campaign_id,
+                recipients=sealed.recipients,
+                batches=sealed.batches,
+                rows_read=self._read,
+                rows_rejected=self._rejected,
+                rows_duplicate=self._duplicate,
+                rejected_by_reason=dict(sorted(self._rejects.reasons.items())),
+                warnings=dict(sorted((self._checks.warnings + self._warnings).items())),
+                rejects_file=str(rejects_file) if rejects_file is not None else None,
+                snapshot_hash=sealed.snapshot_hash,
+                seconds=round(time.monotonic() - started, 3),
+            )
+            kept = {name: value for name, value in asdict(report).items() if name in KEPT}
+            self._snapshot.seal(sealed, {**identity, "load": kept}, to_row(template, COMMIT_TIME, by))
+            return report
+        finally:
+            self._staging.close()
+            self._rejects.drop()
+
+    def _stage(self) -> None:
+        """Read the file to its end. Good rows are staged, all others are in the rejects file."""
+        last_beat = time.monotonic()
+        for chunk in self._file.chunks():
+            judged = [self._checks.judge(row) for row in chunk.rows]
+            good = [found for found in judged if isinstance(found, Candidate)]
+            bad = [*chunk.rejects, *(found for found in judged if not isinstance(found, Candidate))]
+            duplicates = self._staging.add(good)
+            self._rejects.add(sorted([*bad, *duplicates]))
+            self._read += len(chunk.rows) + len(chunk.rejects)
+            self._rejected += len(bad)
+            self._duplicate += len(duplicates)
+            if chunk.blank:
+                self._warnings["blank_rows"] += chunk.blank
+            self._tell("reading", self._file.position, self._file.size)
+            if time.monotonic() - last_beat > BEAT_S:
+                self._snapshot.beat()
+                last_beat = time.monotonic()
+        self._snapshot.beat()
+
+    def _write(self) -> Sealed:
+        sealed = Sealed("", 0, 0)
+        for sealed in self._snapshot.write(self._staging.ordered(), self._batch_size):
+            self._tell("writing", sealed.recipients, self._staging.rows)
+        return sealed
+
+    def _nobody(self) -> LoadFault:
+        """The fault for a file from which nobody could be taken: a campaign without recipients is a mistake."""
+        place = str(self._file.path)
+        if not self._read:
+            return LoadFault("holds column names and nobody", place, "export the list again")
+        published = self._rejects.publish()
+        reasons = ", ".join(f"{times} x {reason}" for reason, times in self._rejects.reasons.most_common(5))
+        return LoadFault(f"none of its {self._read} rows can be taken ({reasons})", place, f"see {published}")
+
+    def _tell(self, stage: str, done: int, total: int) -> None:
+        self._progress(LoadProgress(stage, done, total, self._read, self._rejected, self._duplicate))

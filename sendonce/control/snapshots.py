@@ -1,0 +1,246 @@
+"""Writing a campaign's snapshot: claimed by one load at a time, invisible until it is sealed in one transaction.
+
+The campaign's row in state `loading` is the claim: its options name the load that holds it, its `changed_at` is that
+load's last sign of life, in store time. Each transaction that writes or deletes rows first reads the claim, so a load
+that was overtaken (stopped for minutes, then woken) can change nothing any more.
+"""
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, Optional
+
+import orjson
+
+from schemas.ids import shard_of
+from schemas.outcomes import Outcome
+from schemas.tables import COMMIT_TIME, Batch, Campaign, Recipient, TemplateContent
+from sendonce.control.campaigns import CANCELLED, LOADING, READY
+from sendonce.control.load_faults import LoadFailed, LoadFault
+from sendonce.stores.base import ANY_SHARD, Store, Tx
+
+# A load shows a sign of life at least every BEAT_S; one that showed none for DEAD_AFTER_S may be overtaken.
+BEAT_S: Final = 5.0
+DEAD_AFTER_S: Final = 60.0
+
+# Rows and characters of variables in one transaction: others that write to the store wait for no more than that.
+_WRITE_ROWS: Final = 1_000
+_WRITE_CHARACTERS: Final = 4 << 20
+
+# Stands in a batch's `due_at` until the transaction that writes it tells the store's time.
+_LATER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+StagedRow = tuple[str, str, str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What stands in a sealed snapshot. `snapshot_hash` is SHA-256 over its recipients in order, without keys of the
+
+    store, the batch size and the template's hash: equal for equal snapshots in any store.
+    """
+
+    snapshot_hash: str
+    recipients: int
+    batches: int
+
+
+class Snapshot:
+    """One load's hold on a campaign. `draft` is the campaign's row as it shall be, `token` names this load alone."""
+
+    def __init__(self, store: Store, draft: Campaign, token: str) -> None:
+        self._store = store
+        self._id = draft.campaign_id
+        pid = os.getpid()
+        self._owner = {"token": token, "host": socket.gethostname(), "pid": pid, "started": _started(pid)}
+        self._draft = replace(
+            draft, state=LOADING, options=_text({"loader": self._owner}), created_at=COMMIT_TIME, changed_at=COMMIT_TIME
+        )
+
+    def claim(self) -> Optional[Campaign]:
+        """Take the campaign for this load; what a dead load left of it is cleared. Its row if it is past that.
+
+        LoadFault while another load holds it.
+        """
+
+        def work(tx: Tx) -> tuple[Optional[Campaign], bool]:
+            found = tx.get(Campaign, self._id)
+            if found is not None and found.state != LOADING:
+                return found, False
+            if found is not None:
+                self._check_dead(_owner_of(found), found.changed_at, tx.now())
+            tx.put(self._draft)
+            return None, found is not None
+
+        there, left_over = self._store.transact(work, tag="load_claim")
+        if left_over:
+            self._clear()
+        return there
+
+    def beat(self) -> None:
+        """Show a sign of life. LoadFailed if the campaign is no longer ours."""
+        self._store.transact(lambda tx: tx.put(replace(self._mine(tx), changed_at=COMMIT_TIME)), tag="load_beat")
+
+    def write(self, rows: Iterable[StagedRow], batch_size: int) -> Iterator[Sealed]:
+        """Cut ordered rows into batches and write them; yields what stands after each transaction, last the whole."""
+        digest = sha256(orjson.dumps([self._draft.template_hash, batch_size]))
+        recipients = batches = 0
+        for chunk in _chunks(self._cut(rows, batch_size)):
+            new = [row for row in chunk if isinstance(row, Recipient)]
+            for row in new:
+                digest.update(orjson.dumps([row.recipient_id, row.email, row.locale, row.timezone]))
+                digest.update(row.template_variables.encode())
+            self._store.transact(lambda tx, chunk=chunk: self._insert(tx, chunk), tag="load_write")  # type: ignore[misc]
+            recipients += len(new)
+            batches += len(chunk) - len(new)
+            yield Sealed(digest.hexdigest(), recipients, batches)
+
+    def seal(self, sealed: Sealed, options: dict[str, Any], template: TemplateContent) -> None:
+        """Make the campaign ready, with its snapshot and its template, in one transaction. LoadFailed if overtaken."""
+
+        def work(tx: Tx) -> None:
+            mine = self._mine(tx)
+            stored = tx.get(TemplateContent, template.template_hash)
+            tx.put(
+                replace(
+                    mine,
+                    state=READY,
+                    options=_text(options),
+                    snapshot_hash=sealed.snapshot_hash,
+                    recipients=sealed.recipients,
+                    batches=sealed.batches,
+                    changed_at=COMMIT_TIME,
+                    sealed_at=COMMIT_TIME,
+                )
+            )
+            if stored is None:
+                tx.put(template)
+
+        self._store.transact(work, tag="load_seal")
+
+    def abandon(self) -> None:
+        """Leave nothing behind: delete the rows, and the campaign if nobody cancelled it meanwhile."""
+        self._clear()
+
+        def work(tx: Tx) -> None:
+            found = tx.get(Campaign, self._id)
+            if found is not None and found.state == LOADING and _owner_of(found) == self._owner:
+                tx.delete(found)
+
+        self._store.transact(work, tag="load_abandon")
+
+    def _check_dead(self, owner: dict[str, Any], seen: datetime, now: datetime) -> None:
+        if owner.get("host") == self._owner["host"] and not _alive(owner.get("pid"), owner.get("started")):
+            return
+        silent = now - seen
+        if silent < timedelta(seconds=DEAD_AFTER_S):
+            raise LoadFault(
+                f"another load of it is running (process {owner.get('pid')} on {owner.get('host')}, last sign of life "
+                f"{silent.total_seconds():.0f} s ago)",
+                f"campaign {self._id}",
+                f"wait for it; if it is dead, load again in {DEAD_AFTER_S:.0f} s",
+            )
+
+    def _mine(self, tx: Tx) -> Campaign:
+        found = tx.get(Campaign, self._id)
+        if found is not None and _owner_of(found) == self._owner:
+            if found.state == LOADING:
+                return found
+            if found.state == CANCELLED:
+                raise LoadFailed("it was cancelled while it was loaded", f"campaign {self._id}", "choose another id")
+        raise LoadFailed("another load took it over", f"campaign {self._id}", "let that one finish")
+
+    def _clear(self) -> None:
+        """Delete what rows the campaign has, while it is ours (cancelled or not)."""
+
+        def work(tx: Tx, kind: type[Any]) -> int:
+            found = tx.get(Campaign, self._id)
+            if found is None or _owner_of(found) != self._owner:
+                return 0
+            rows = tx.scan(kind, ANY_SHARD, self._id, limit=_WRITE_ROWS)
+            tx.delete(*rows)
+            return len(rows)
+
+        for kind in (Batch, Recipient):
+            while self._store.transact(lambda tx, kind=kind: work(tx, kind), tag="load_clear"):  # type: ignore[misc]
+                pass
+
+    def _insert(self, tx: Tx, rows: Sequence[Recipient | Batch]) -> None:
+        mine = self._mine(tx)
+        now = tx.now()
+        tx.insert(*(row for row in rows if isinstance(row, Recipient)))
+        tx.insert(*(replace(row, due_at=now) for row in rows if isinstance(row, Batch)))
+        tx.put(replace(mine, changed_at=COMMIT_TIME))
+
+    def _cut(self, rows: Iterable[StagedRow], batch_size: int) -> Iterator[Recipient | Batch]:
+        """Recipients in order and, behind each batch's, its own row. A batch never spans two time zones."""
+        batch_no = 0
+        for timezone, in_zone in groupby(rows, key=itemgetter(4)):
+            while members := list(islice(in_zone, batch_size)):
+                shard = shard_of(self._id, batch_no)
+                for ordinal, (recipient, email, key, locale, _, variables) in enumerate(members):
+                    yield Recipient(
+                        shard, self._id, batch_no, ordinal, recipient, email, key, locale, timezone, variables
+                    )
+                yield Batch(
+                    shard=shard,
+                    campaign_id=self._id,
+                    batch_no=batch_no,
+                    size=len(members),
+                    timezone=timezone,
+                    state="pending",
+                    open_state="pending",
+                    due_at=_LATER,
+                    outcomes=bytes([Outcome.OPEN]) * len(members),
+                    n_open=len(members),
+                )
+                batch_no += 1
+
+
+def _chunks(rows: Iterable[Recipient | Batch]) -> Iterator[list[Recipient | Batch]]:
+    chunk: list[Recipient | Batch] = []
+    characters = 0
+    for row in rows:
+        chunk.append(row)
+        characters += len(row.template_variables) if isinstance(row, Recipient) else row.size
+        if len(chunk) >= _WRITE_ROWS or characters >= _WRITE_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _text(options: dict[str, Any]) -> str:
+    return orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _owner_of(campaign: Campaign) -> dict[str, Any]:
+    owner = orjson.loads(campaign.options).get("loader", {})
+    return owner if isinstance(owner, dict) else {}
+
+
+def _alive(pid: Any, started: Any) -> bool:
+    """Whether a process of this machine lives and is the one that was meant: numbers are used again."""
+    if type(pid) is not int or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return started in ("", _started(pid))
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's own ticks; "" where it does not tell (proc(5), stat, field 22)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
