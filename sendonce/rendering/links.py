@@ -143,10 +143,8 @@ def _circles_and_chains(ways: Mapping[Step, list[Way]], own: Mapping[Step, int])
         open_steps.append(step)
         for way in ways.get(step, []):
             if way.to in open_steps:
-                circle = "calls itself" if way.to == step else "leads back to itself"
-                found.append(
-                    (way.path, Unsafe(way.line, f"{_name(way.to)} {circle}", "break the circle; it never ends"))
-                )
+                circle = "which calls itself" if way.to == step else "which leads back to itself"
+                found.append((way.path, Unsafe(way.line, f"{_name(way.to)}, {circle}", "it would never end")))
                 continue
             if way.to not in cost:
                 if len(open_steps) >= MAX_CHAIN:
