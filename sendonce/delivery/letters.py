@@ -67,16 +67,7 @@ def render(
     letters = render_batch(
         compiled(batch.template_hash or campaign.template_hash),
         [
-            Addressee(
-                ordinal=person.ordinal,
-                message_id=names[person.ordinal],
-                recipient_id=person.recipient_id,
-                to=person.email,
-                locale=person.locale,
-                timezone=person.timezone,
-                variables=person.template_variables,
-                unsubscribe_url=unsubscribe_url(options, names[person.ordinal]),
-            )
+            addressee(person, names[person.ordinal], options)
             for person in people
             if person.ordinal in wanted and person.ordinal not in suppressed
         ],
@@ -86,6 +77,20 @@ def render(
     )
     struck = [Refusal(ordinal, names[ordinal], int(outcome), outcome.reason) for ordinal, outcome in suppressed.items()]
     return replace(letters, refusals=letters.refusals + struck), now
+
+
+def addressee(person: Recipient, name: str, options: dict[str, Any]) -> Addressee:
+    """What rendering needs to know of a recipient. name: its message id; options: the campaign's."""
+    return Addressee(
+        ordinal=person.ordinal,
+        message_id=name,
+        recipient_id=person.recipient_id,
+        to=person.email,
+        locale=person.locale,
+        timezone=person.timezone,
+        variables=person.template_variables,
+        unsubscribe_url=unsubscribe_url(options, name),
+    )
 
 
 def unsubscribe_url(options: dict[str, Any], message: str) -> str:

@@ -1,0 +1,110 @@
+"""Rendering everything that a campaign would send, and sending nothing.
+
+The letters are those of `delivery.letters`: what fails here would be refused when it is sent.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import orjson
+
+from schemas.ids import message_id, shard_of
+from schemas.letters import Letters
+from schemas.outcomes import Outcome
+from schemas.tables import Campaign, Recipient
+from sendonce.control.campaigns import get_campaign
+from sendonce.control.outcomes import batch_numbers
+from sendonce.delivery.letters import addressee, compiled_for
+from sendonce.rendering.render import render_batch
+from sendonce.stores.base import Store
+from sendonce.stores.opening import store_key
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A recipient who would get no letter. reason: machine-readable. detail: without personal data."""
+
+    recipient_id: str
+    batch: int
+    ordinal: int
+    reason: str
+    detail: str
+
+
+@dataclass
+class Rehearsal:
+    """Sums so far. forms: different form letters. packed: letters that are a form letter and values; the others go
+
+    whole. text_bytes: of all letters as they would be read. largest: bytes of the largest letter, and whose it is.
+    """
+
+    recipients: int
+    rendered: int = 0
+    packed: int = 0
+    failed: int = 0
+    text_bytes: int = 0
+    largest_bytes: int = 0
+    largest_recipient: str = ""
+    by_reason: dict[str, int] = field(default_factory=dict)
+    _forms: set[bytes] = field(default_factory=set)
+
+    @property
+    def forms(self) -> int:
+        return len(self._forms)
+
+    @property
+    def whole(self) -> int:
+        return self.rendered - self.packed
+
+
+def rehearse(
+    store: Store, campaign_id: str, seen: Callable[[Rehearsal, list[Failure]], None] = lambda sums, failures: None
+) -> Rehearsal:
+    """Render every recipient of a loaded campaign, batch by batch, one batch in memory at a time.
+
+    seen: called after each batch with the sums so far and that batch's failures. UnknownCampaign; TemplateFault and
+    SnapshotFault for what would halt the whole campaign.
+    """
+    campaign = get_campaign(store, campaign_id)
+    key = store_key(store)
+    compiled = compiled_for(store, campaign.template_hash)
+    options = orjson.loads(campaign.options)
+    sums = Rehearsal(campaign.recipients)
+    for batch_no in batch_numbers(store, campaign_id):
+        people = _people(store, campaign, batch_no)
+        letters = render_batch(
+            compiled,
+            [addressee(person, message_id(key, campaign_id, person.recipient_id), options) for person in people],
+            campaign_id=campaign_id,
+            from_address=campaign.from_address,
+            reply_to=options.get("reply_to", ""),
+        )
+        seen(sums, _add(sums, batch_no, {person.ordinal: person.recipient_id for person in people}, letters))
+    return sums
+
+
+def _people(store: Store, campaign: Campaign, batch_no: int) -> list[Recipient]:
+    name = campaign.campaign_id
+    return store.read(lambda reader: reader.scan(Recipient, shard_of(name, batch_no), name, batch_no))
+
+
+def _add(sums: Rehearsal, batch_no: int, names: dict[int, str], letters: Letters) -> list[Failure]:
+    for form in letters.forms:
+        text = "\x00".join((form.subject, form.text, form.html))
+        sums._forms.add(hashlib.blake2b(text.encode(), digest_size=16).digest())
+    for letter in letters.letters:
+        size = sum(len(text.encode()) for text in letters.texts(letter))
+        sums.rendered += 1
+        sums.packed += letter.form is not None
+        sums.text_bytes += size
+        if size > sums.largest_bytes:
+            sums.largest_bytes, sums.largest_recipient = size, names[letter.ordinal]
+    failures = [
+        Failure(names[found.ordinal], batch_no, found.ordinal, Outcome(found.outcome).reason, found.detail)
+        for found in letters.refusals
+    ]
+    sums.failed += len(failures)
+    for failure in failures:
+        sums.by_reason[failure.reason] = sums.by_reason.get(failure.reason, 0) + 1
+    return failures
