@@ -125,11 +125,14 @@ class Manifest(BaseModel):
 def variables_for(manifest: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
     """A recipient's variables as the template sees them: null removed, defaults filled in, types fitted.
 
-    Names that the manifest does not declare pass through. An absent variable stays absent: strict undefined
-    refuses the letter if the template needs it. VariableFault for one of the wrong type.
+    An empty text, as a blank cell gives it, is no value for any type but text. Names that the manifest does not
+    declare pass through. An absent variable stays absent: strict undefined refuses the letter if the template needs
+    it. VariableFault for one of the wrong type.
     """
     variables = {name: value for name, value in given.items() if value is not None and value == value}
     for name, variable in manifest.variables.items():
+        if variables.get(name) == "" and variable.type != "text":
+            del variables[name]
         if name in variables:
             variables[name] = fitted(name, variable.type, variables[name])
         elif variable.default is not None:

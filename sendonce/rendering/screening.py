@@ -6,6 +6,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
 from sendonce.rendering.faults import TemplateFault
+from sendonce.rendering.formats import FILTERS
 from sendonce.rendering.links import unsafe_links
 from sendonce.rendering.safety import unsafe_nodes
 
@@ -41,6 +42,7 @@ def parse_files(source: TemplateSource) -> tuple[dict[str, nodes.Template], list
     except TemplateFault as fault:
         faults.append(fault)
     environment = Environment(extensions=EXTENSIONS)
+    environment.filters |= FILTERS
     for path, text in source.files.items():
         if not path.endswith(".j2"):
             continue
