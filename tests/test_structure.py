@@ -1,6 +1,9 @@
 """The shape of the repository: what ships, what is pinned, what import-linter watches."""
 
+import ast
+import importlib.metadata
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -100,3 +103,31 @@ def test_no_module_asks_for_future_annotations_where_beam_reads_them() -> None:
         if "from __future__ import annotations" in path.read_text()
     ]
     assert found == []
+
+
+def imported_by_shipped_code() -> set[str]:
+    """Distribution names (lower case) behind every import in the packages that ship, also those inside functions."""
+    distributions = importlib.metadata.packages_distributions()
+    tops = {
+        name.split(".")[0]
+        for folder in SHIPPED
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_names(node)
+    }
+    ours = set(SHIPPED) | set(sys.stdlib_module_names)
+    return {distributions.get(top, [top])[0].lower() for top in tops - ours}
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return []
+
+
+def test_what_the_code_imports_is_what_the_project_asks_for() -> None:
+    """A package that comes along with another today may not tomorrow; one that nobody imports is a burden."""
+    wanted = pinned(PROJECT["project"]["dependencies"]).keys() - {"tzdata"}  # data, read by the standard library
+    assert imported_by_shipped_code() == wanted
