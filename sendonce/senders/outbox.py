@@ -95,7 +95,8 @@ class Outbox:
             failpoint("S4")
             os.rename(beside, path)
         except OSError as fault:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink()
             reason = _NEEDS_A_PERSON.get(fault.errno or 0)
             return Reply(
                 Verdict.NOT_SENT,
