@@ -89,9 +89,7 @@ def resend(session: Session, campaign: str, batch: int | None, reason: str, yes:
 def _chosen(session: Session, campaign: str, batch: int | None) -> list[Doubt]:
     found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch.batch_no)]
     if batch is not None and not found:
-        raise WrongCall(
-            f"batch {batch} of {campaign} is not in doubt; `sendonce doubts list {campaign}` shows those that are"
-        )
+        raise WrongCall(f"batch {batch} of {campaign} is not in doubt; see `sendonce doubts list`", "no_doubt")
     return found
 
 

@@ -12,7 +12,7 @@ def explain(fault: Exception) -> tuple[str, str, int] | None:
     if isinstance(fault, Unfinished):
         return "", "unfinished", FAILED
     if isinstance(fault, ControlFault):
-        return str(fault), fault.reason, WRONG
+        return str(fault), fault.reason, FAILED if fault.reason == "load_failed" else WRONG
     if isinstance(fault, ConfigFault):
         return str(fault), "config", WRONG
     if isinstance(fault, StoreRefused):

@@ -46,9 +46,7 @@ def init(session: Session, environment: str | None) -> None:
         return
     out().print(f"store        {store.url} ({found})")
     out().print(f"settings     {path}{' (new; look it over)' if wrote else ''}")
-    out().print(
-        f"in the store {'lanes, limits and senders as set' if not changes else f'{len(changes)} changes applied'}"
-    )
+    out().print(f"lanes        {f'{len(changes)} settings put into the store' if changes else 'in the store already'}")
     out().print("\nNext: `sendonce load CAMPAIGN FILE --template newsletter`, or `sendonce demo`.", style="dim")
 
 

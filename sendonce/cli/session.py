@@ -32,6 +32,16 @@ class WrongCall(click.ClickException):
         self.reason = reason
 
 
+class Failed(click.ClickException):
+    """The call was right, the work could not be done: exit code 1, one line that names the thing and the mend."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 @dataclass
 class Session:
     """One call of one command. `config_file` is None when there is no file: the defaults hold."""

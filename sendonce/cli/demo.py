@@ -1,0 +1,169 @@
+"""`sendonce demo`: a made-up campaign through the real pipeline into a folder, every outcome counted."""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+
+from schemas.outcomes import KINDS
+from sendonce.cli.beam import local_runner
+from sendonce.cli.letterbox import Letterbox, look_into
+from sendonce.cli.output import duration, err, kind_text, number, out, table
+from sendonce.cli.run import stop_signals
+from sendonce.cli.session import Session, Unfinished, with_session
+from sendonce.cli.watching import Watch
+from sendonce.config import Config, SenderSettings, Unsubscribe, apply_config, load_config
+from sendonce.control import campaigns
+from sendonce.control.completion import settle_campaign
+from sendonce.control.load import LoadOptions, LoadReport, load
+from sendonce.control.progress import Counts, count
+from sendonce.rendering.catalogue import find_template
+from sendonce.stores.base import Store
+from sendonce.stores.opening import init_store
+
+_FOLDER: Final = Path(".sendonce/demo")
+_RECIPIENTS_MAX: Final = 5_000_000
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The whole demo: what was loaded, what became of it, what lies in the outbox. seconds: of sending, this time."""
+
+    load: LoadReport
+    counts: Counts
+    letters: Letterbox
+    seconds: float
+
+    @property
+    def unaccounted(self) -> int:
+        """Recipients of the snapshot without an outcome; open ones too, for the demo has ended."""
+        return self.load.recipients - self.counts.recipients + self.counts.outcomes["open"]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "recipients": self.load.recipients,
+            "rows_rejected": self.load.rows_rejected,
+            "rows_duplicate": self.load.rows_duplicate,
+            **{kind: self.counts.outcomes[kind] for kind in KINDS if kind != "open"},
+            "unaccounted": self.unaccounted,
+            "duplicates": self.letters.duplicates,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@click.command()
+@click.option(
+    "--recipients",
+    type=click.IntRange(1, _RECIPIENTS_MAX),
+    default=20_000,
+    show_default=True,
+    help="How many rows the made-up list has.",
+)
+@click.option("--fresh", is_flag=True, help="Throw away what an earlier demo left, and start anew.")
+@with_session
+def demo(session: Session, recipients: int, fresh: bool) -> None:
+    """Make a campaign of made-up people, send it into a folder, and count what became of everyone.
+
+    Everything lies in .sendonce/demo/: a store, the list, the letters. Nothing leaves this machine. A second run finds
+    everything done and sends nothing. With --json the last line is one JSON object.
+    """
+    if fresh:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+    store, config = _store(session)
+    name = f"demo-{recipients}"
+    report = _load(session, store, config, name, recipients)
+    before = store.read(lambda reader: count(reader, name))
+    seconds = _send(session, store, name) if before.unsettled else 0.0
+    counts = store.read(lambda reader: count(reader, name))
+    letters = look_into(Path(config.senders["outbox"].path) / name)
+    result = _Result(report, counts, letters, seconds)
+    if session.as_json:
+        click.echo(orjson.dumps(result.as_json()).decode())
+    else:
+        _tell(name, result, sent=before.unsettled > 0)
+    if result.unaccounted or result.letters.duplicates or counts.outcomes["in_doubt"]:
+        raise Unfinished
+
+
+def _store(session: Session) -> tuple[Store, Config]:
+    """The demo's own store, with the default lanes and an outbox of its own."""
+    outbox = SenderSettings(name="outbox", adapter="outbox", path=str((_FOLDER / "outbox").absolute()))
+    config = load_config(None, {}).model_copy(
+        update={
+            "senders": {"outbox": outbox},
+            "unsubscribe": Unsubscribe(base_url="https://shop.example/u"),
+            "from_address": "Example Shop <news@shop.example>",
+        }
+    )
+    store = init_store(f"sqlite:///{(_FOLDER / 'sendonce.db').absolute()}")
+    apply_config(store, config, session.by)
+    return store, config
+
+
+def _load(session: Session, store: Store, config: Config, name: str, recipients: int) -> LoadReport:
+    from sendonce.control.sample import write_sample
+
+    source = find_template("newsletter", config.template_folders())
+    path = _FOLDER / f"{name}.csv"
+    with err().status(f"Making up {number(recipients)} people …"):
+        if not path.exists():
+            write_sample(path, recipients)
+    with err().status("Loading and sealing the campaign …"):
+        report = load(
+            store,
+            campaign_id=name,
+            path=path,
+            template=source,
+            options=LoadOptions(
+                from_address=config.from_address,
+                unsubscribe_base_url="https://shop.example/u",
+                batch_size=config.lanes["bulk"].batch_size,
+                rejects_folder=_FOLDER / "rejects",
+            ),
+            by=session.by,
+        )
+    if not session.as_json:
+        rows = f"{number(report.rows_duplicate)} duplicates and {number(report.rows_rejected)} bad rows left out"
+        out().print(f"{number(report.recipients)} recipients in {number(report.batches)} batches; {rows}.")
+    return report
+
+
+def _send(session: Session, store: Store, name: str) -> float:
+    campaigns.submit(store, name, session.by)
+    started_s = time.monotonic()
+    with stop_signals() as stop, Watch(store, name):
+        report = local_runner().run_bounded(store.url, stop=stop)
+    settle_campaign(store, name)
+    if report.ended == "stopped":
+        raise KeyboardInterrupt
+    return time.monotonic() - started_s
+
+
+def _tell(name: str, result: _Result, *, sent: bool) -> None:
+    if sent:
+        speed = result.counts.done / result.seconds if result.seconds else None
+        out().print(f"Sent in {duration(result.seconds)} ({number(speed)} recipients/s).\n")
+    else:
+        out().print("Everything was sent by an earlier run: nothing more is sent. `--fresh` starts anew.\n")
+    made = table("outcome", "recipients", right=("recipients",))
+    for kind, found in result.counts.outcomes.items():
+        if kind != "open":
+            made.add_row(kind_text(kind, found), number(found), style="" if found else "dim")
+    made.add_row("unaccounted", number(result.unaccounted), style="bold red" if result.unaccounted else "dim")
+    made.add_section()
+    made.add_row("all", number(result.load.recipients), style="bold")
+    out().print(made)
+    letters = result.letters
+    twice = "none twice" if not letters.duplicates else f"[bold red]{number(letters.duplicates)} twice[/]"
+    out().print(f"\n{number(letters.letters)} letters in {number(letters.files)} files, {twice}:")
+    out().print(f"  {_FOLDER / 'outbox' / name}/*.mbox", markup=False)
+    store = f"--store sqlite:///{_FOLDER / 'sendonce.db'}"
+    out().print("\nTry next:", style="bold")
+    for command in (f"sendonce status {name}", f"sendonce export {name}", "sendonce preview newsletter --locale ar"):
+        words = command if "preview" in command else f"{command} {store}"
+        out().print(f"  {words}", markup=False, soft_wrap=True)
+    out().print("  sendonce init    (your own: a store and settings in this folder)", markup=False)

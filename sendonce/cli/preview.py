@@ -1,0 +1,161 @@
+"""`sendonce preview TEMPLATE`, `sendonce preview CAMPAIGN RECIPIENT`: one letter as files to look at."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from schemas.ids import attempt_id, message_id
+from schemas.letters import Letters
+from schemas.outcomes import Outcome
+from schemas.tables import Recipient
+from sendonce.cli.output import out, print_json
+from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
+from sendonce.control.campaigns import get_campaign
+from sendonce.control.faults import UnknownRecipient
+from sendonce.delivery.letters import addressee, compiled_for
+from sendonce.rendering.catalogue import example_variables, find_template, manifest_of
+from sendonce.rendering.render import Addressee, compile_template, render_batch
+from sendonce.senders import mime
+from sendonce.stores.opening import store_key
+
+_FOLDER = Path(".sendonce/preview")
+
+
+@dataclass(frozen=True)
+class _Letter:
+    """A rendered batch of one, and what its files are called."""
+
+    name: str
+    letters: Letters
+
+
+@click.command()
+@click.argument("target", metavar="TEMPLATE|CAMPAIGN")
+@click.argument("recipient", required=False)
+@click.option("--locale", metavar="TAG", help="Language of a template's preview. [its default]")
+@click.option("--timezone", metavar="ZONE", help="Time zone of a template's preview. [its default]")
+@click.option("--variables", metavar="JSON", help="Variables over the template's examples.")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@with_session
+def preview(
+    session: Session,
+    target: str,
+    recipient: str | None,
+    locale: str | None,
+    timezone: str | None,
+    variables: str | None,
+    opens: bool,
+) -> None:
+    """Write one letter to look at: TEMPLATE with its examples, or that of a RECIPIENT of a CAMPAIGN.
+
+    Makes .html, .txt and .eml files in .sendonce/preview/ and names them. Exit code 1 if the letter cannot be made.
+    """
+    if recipient is not None:
+        if locale or timezone or variables:
+            raise WrongCall("a recipient's letter has the recipient's own locale, time zone and variables")
+        made = _of_recipient(session, target, recipient)
+    else:
+        made = _of_template(session, target, locale, timezone, _given(variables))
+    if made.letters.refusals:
+        _refused(session, made)
+    files = _write(made)
+    if session.as_json:
+        print_json({kind: str(path) for kind, path in files.items()})
+    else:
+        out().print(f"Subject: {made.letters.texts(made.letters.letters[0])[0]}", markup=False)
+        for path in files.values():
+            out().print(f"  {path}", markup=False)
+    if opens:
+        click.launch(str((files.get("html") or files["txt"]).absolute()))
+
+
+def _given(variables: str | None) -> dict[str, Any]:
+    try:
+        given = orjson.loads(variables) if variables else {}
+    except orjson.JSONDecodeError as fault:
+        raise WrongCall(f"--variables is not JSON ({fault.msg}, character {fault.pos})") from None
+    if not isinstance(given, dict):
+        raise WrongCall('--variables is not a JSON object, like {"name": "Ann"}')
+    return given
+
+
+def _of_template(
+    session: Session, name: str, locale: str | None, timezone: str | None, given: dict[str, Any]
+) -> _Letter:
+    source = find_template(name, session.config.template_folders())
+    manifest = manifest_of(source)
+    unsubscribe = session.config.unsubscribe
+    one = Addressee(
+        ordinal=0,
+        message_id="preview",
+        recipient_id="preview",
+        to="preview@example.com",
+        locale=locale or manifest.default_locale,
+        timezone=timezone or manifest.default_timezone,
+        variables=orjson.dumps({**example_variables(manifest), **given}, default=str).decode(),
+        unsubscribe_url=f"{unsubscribe.base_url if unsubscribe else 'https://shop.example/u'}/preview",
+    )
+    letters = render_batch(
+        compile_template(source),
+        [one],
+        campaign_id="preview",
+        from_address=manifest.from_address or session.config.from_address or "preview@example.com",
+        reply_to=manifest.reply_to,
+    )
+    return _Letter(f"{source.name}.{one.locale}", letters)
+
+
+def _of_recipient(session: Session, campaign_id: str, recipient_id: str) -> _Letter:
+    campaign = get_campaign(session.store, campaign_id)
+    found = session.store.read(
+        lambda reader: reader.scan(Recipient, campaign_id, recipient_id, index="snapshot_by_recipient", limit=1)
+    )
+    if not found:
+        raise UnknownRecipient(campaign_id)
+    options = orjson.loads(campaign.options)
+    name = message_id(store_key(session.store), campaign_id, recipient_id)
+    letters = render_batch(
+        compiled_for(session.store, campaign.template_hash),
+        [addressee(found[0], name, options)],
+        campaign_id=campaign_id,
+        from_address=campaign.from_address,
+        reply_to=options.get("reply_to", ""),
+    )
+    return _Letter(f"{campaign_id}.{name[:12]}", letters)
+
+
+def _refused(session: Session, made: _Letter) -> None:
+    refusal = made.letters.refusals[0]
+    reason = Outcome(refusal.outcome).reason
+    if session.as_json:
+        print_json({"error": {"reason": reason, "message": refusal.detail}})
+    else:
+        out().print(f"This letter cannot be made: {reason}: {refusal.detail}", style="red", markup=False)
+    raise Unfinished
+
+
+def _write(made: _Letter) -> dict[str, Path]:
+    letter = made.letters.letters[0]
+    subject, text, html = made.letters.texts(letter)
+    whole = mime.message(
+        from_address=made.letters.from_address,
+        reply_to=made.letters.reply_to,
+        to=letter.to,
+        subject=subject,
+        text=text,
+        html=html,
+        message_id=letter.message_id,
+        attempt_id=attempt_id(time.time_ns() // 1_000_000, os.urandom(10)),
+        unsubscribe_url=letter.unsubscribe_url,
+    )
+    _FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+    contents = {"html": html.encode(), "txt": text.encode(), "eml": whole}
+    files = {kind: _FOLDER / f"{made.name}.{kind}" for kind, content in contents.items() if content}
+    for kind, path in files.items():
+        path.write_bytes(contents[kind])
+    return files

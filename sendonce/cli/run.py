@@ -1,0 +1,108 @@
+"""`sendonce run`: work through what is due, on this machine."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from sendonce.cli.beam import local_runner
+from sendonce.cli.output import duration, err, number, out, print_json
+from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
+from sendonce.cli.watching import Watch
+from sendonce.config import LANE_NAMES
+
+_WAITS = {
+    "held": "doubts wait for a person: `sendonce doubts list`",
+    "in_doubt": "doubts wait for proof, or for their lane's policy: `sendonce doubts list`",
+    "paused": "a campaign is paused: `sendonce resume CAMPAIGN`",
+    "halted": "something is halted: `sendonce status CAMPAIGN` says why, `sendonce resume CAMPAIGN` goes on",
+    "stopped": "sending was stopped by a person",
+}
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="One round of what is due now, then stop.")
+@click.option("--until-done", is_flag=True, help="Until nothing is open. This is what happens anyway.")
+@click.option("--lanes", metavar="A,B", default=",".join(LANE_NAMES), show_default=True, help="Only these lanes.")
+@click.option(
+    "--triggers",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Apply these triggers first: one JSON object per line, as on Pub/Sub.",
+)
+@with_session
+def run(session: Session, once: bool, until_done: bool, lanes: str, triggers: Path | None) -> None:
+    """Send what is due, until nothing is left open.
+
+    Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
+    happens to it, the next run goes on where this one stopped. Exit code 1 if something is left.
+    """
+    if once and until_done:
+        raise WrongCall("--once and --until-done exclude each other")
+    chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
+    if unknown := [name for name in chosen if name not in LANE_NAMES]:
+        raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")
+    messages = _messages(triggers) if triggers else []
+    store = session.store
+
+    with stop_signals() as stop, Watch(store):
+        report = local_runner().run_bounded(store.url, lanes=chosen, once=once, triggers=messages, stop=stop)
+
+    if session.as_json:
+        print_json(
+            {
+                "ended": report.ended,
+                "rounds": report.rounds,
+                "seconds": round(report.seconds, 3),
+                "unfinished": report.unfinished,
+                "waits_for": list(report.waits_for),
+            }
+        )
+    else:
+        _tell(report)
+    if report.unfinished:
+        raise Unfinished
+
+
+def _tell(report: Any) -> None:
+    took = f"in {duration(report.seconds)}"
+    if not report.unfinished:
+        out().print(f"Done {took}; nothing is left to send." if report.rounds else "Nothing to send.")
+        return
+    out().print(f"{number(report.unfinished)} recipients are not finished, {took}.")
+    for reason in report.waits_for:
+        out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
+    if report.ended in ("stopped", "once"):
+        out().print("`sendonce run` goes on from here.", style="dim")
+
+
+def _messages(path: Path) -> list[Any]:
+    """The triggers of a file. Whether each is valid is for the pipeline to say: a bad one becomes a dead letter."""
+    from schemas.elements import TriggerMessage
+
+    lines = path.read_bytes().splitlines()
+    return [TriggerMessage(line, "{}", f"{path.name}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that a run ends what is in flight. The second signal interrupts."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        err().print("Stopping: what is in flight ends first. Once more stops at once.", style="yellow")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,118 @@
+"""Campaigns as they go, on standard error: bars on a terminal, a line now and then elsewhere."""
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from schemas.tables import Campaign
+from sendonce.cli.output import duration, err, kind_text, number, percent
+from sendonce.control.campaigns import CANCELLING, RUNNING
+from sendonce.control.progress import Counts, count, estimate
+from sendonce.stores.base import Reader, Store, StoreError
+
+_LOOK_S: Final = 0.25
+_LINE_S: Final = 10.0
+# The speed shown is that of the last seconds: long enough to be steady, short enough to tell the truth.
+_SPEED_OVER_S: Final = 6.0
+_SHOWN: Final = 8
+
+
+class Watch:
+    """Follows one campaign, or those of a store that run while it is open. Reads only; a busy store is asked later."""
+
+    def __init__(self, store: Store, campaign_id: str | None = None) -> None:
+        self._store = store
+        self._only = campaign_id
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._live = Live(console=err(), refresh_per_second=8) if err().is_terminal else None
+
+    def __enter__(self) -> "Watch":
+        if self._live:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._live:
+            self._live.stop()
+
+    def _follow(self) -> None:
+        said_s = time.monotonic()
+        last = False
+        while not last:
+            last = self._over.wait(_LOOK_S)
+            with suppress(StoreError):
+                found = self._store.read(self._look)
+                speeds = {name: self._speed(name, counts.done) for name, counts in found.items()}
+                if self._live:
+                    self._live.update(Group(*(_bars(name, found[name], speeds[name]) for name in found)))
+                elif last or time.monotonic() - said_s >= _LINE_S:
+                    said_s = time.monotonic()
+                    for name, counts in found.items():
+                        err().print(_line(name, counts, speeds[name]))
+
+    def _look(self, reader: Reader) -> dict[str, Counts]:
+        if self._only is not None:
+            names = [self._only]
+        else:
+            states = (RUNNING, CANCELLING)
+            running = [row for state in states for row in reader.scan(Campaign, state, index="campaigns_by_state")]
+            names = list(dict.fromkeys([*self._seen, *(row.campaign_id for row in running)]))[:_SHOWN]
+        return {name: count(reader, name) for name in names}
+
+    def _speed(self, name: str, done: int) -> float | None:
+        looks = self._seen.setdefault(name, deque())
+        now = time.monotonic()
+        looks.append((now, done))
+        while now - looks[0][0] > _SPEED_OVER_S:
+            looks.popleft()
+        passed_s, passed = now - looks[0][0], done - looks[0][1]
+        return passed / passed_s if passed > 0 and passed_s > 0 else None
+
+
+def outcome_line(outcomes: dict[str, int]) -> Text:
+    """`19,950 accepted · 50 refused`: the kinds that occurred, in their order."""
+    line = Text()
+    for kind, found in outcomes.items():
+        if found:
+            line.append(" · " if line else "").append(f"{number(found)} ").append(kind_text(kind))
+    return line
+
+
+def _bars(name: str, counts: Counts, speed: float | None) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, max_width=20)
+    grid.add_column(width=24)
+    grid.add_column(justify="right", width=7)
+    grid.add_column(no_wrap=True)
+    bar = ProgressBar(total=max(1, counts.recipients), completed=counts.done)
+    share = estimate(counts.recipients, counts.done, 0.0).percent
+    grid.add_row(Text(name, "bold"), bar, percent(share), Text(_pace(counts, speed), "dim"))
+    return Group(grid, Text("  ").append(outcome_line(counts.outcomes)))
+
+
+def _line(name: str, counts: Counts, speed: float | None) -> Text:
+    done = f"{name}: {number(counts.done)} of {number(counts.recipients)}"
+    pace = _pace(counts, speed)
+    return Text(f"{done}, {pace}; " if pace else f"{done}; ").append(outcome_line(counts.outcomes))
+
+
+def _pace(counts: Counts, speed: float | None) -> str:
+    if not speed or not counts.unsettled:
+        return ""
+    return f"{number(speed)}/s, {duration(counts.unsettled / speed)} left"

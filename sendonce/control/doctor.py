@@ -1,0 +1,178 @@
+"""Looking over an installation: each finding says how it is and, if it is not well, how to mend it."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Literal
+
+from schemas.tables import SCHEMA_VERSION, Meta
+from sendonce.config import Config, ConfigFault, config_changes, lanes_in, senders_in
+from sendonce.stores.base import Store, StoreError
+from sendonce.stores.opening import open_store, store_environment
+from sendonce.stores.sqlite import sqlite_path
+from sendonce.times import check_times
+
+Level = Literal["ok", "warn", "fail"]
+
+DISK_FAIL_BYTES: Final = 100 * 1024**2
+DISK_WARN_BYTES: Final = 1024**3
+# More than drifting clocks under NTP differ; leases are seconds long.
+CLOCK_WARN_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """level: ok, warn (works, but look at it) or fail. `mend` is empty when all is well."""
+
+    level: Level
+    what: str
+    found: str
+    mend: str = ""
+
+
+def examine(load: Callable[[], Config], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> list[Finding]:
+    """Everything there is to say of an installation. load: reads the settings. No fault of it is raised."""
+    findings = [*_python(), *_packages()]
+    try:
+        config = load()
+    except ConfigFault as fault:
+        return [*findings, *(Finding("fail", "settings", problem, "mend the file") for problem in fault.problems)]
+    findings.append(Finding("ok", "settings", "read, and every value is in bounds"))
+    findings += [*_templates(config), *_disk(config)]
+    try:
+        store = open_store(config.store)
+    except StoreError as fault:
+        return [*findings, _from_text("store", str(fault))]
+    try:
+        return [*findings, *_store(store), *_clock(store, now()), *_applied(store, config), *_lanes(store)]
+    finally:
+        store.close()
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    good = (3, 11) <= sys.version_info < (3, 13)
+    yield Finding("ok" if good else "fail", "python", version, "" if good else "use Python 3.11 or 3.12")
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        required = metadata.requires("sendonce") or []
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            "warn", "packages", "sendonce itself is not installed here", "run `pip install -e .` in its folder"
+        )
+        return
+    pinned = (re.match(r"([A-Za-z0-9._-]+)==([^ ;]+)$", line) for line in required)
+    wrong = [text for match in pinned if match and (text := _version_fault(match[1], match[2]))]
+    if wrong:
+        yield Finding("warn", "packages", "; ".join(wrong), "install again: `make test` or `pip install -e .`")
+    else:
+        yield Finding("ok", "packages", f"sendonce {metadata.version('sendonce')} with the versions it was tested with")
+
+
+def _version_fault(name: str, wanted: str) -> str:
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is missing"
+    return "" if found == wanted else f"{name} is {found}, tested with {wanted}"
+
+
+def _templates(config: Config) -> Iterator[Finding]:
+    from sendonce.rendering.catalogue import find_template, template_names
+    from sendonce.rendering.check import check_template
+    from sendonce.rendering.faults import TemplateFault
+
+    good = []
+    for name in template_names(config.template_folders()):
+        try:
+            findings = check_template(find_template(name, config.template_folders()))
+        except TemplateFault as fault:
+            yield _from_text(f"template {name}", str(fault))
+            continue
+        if errors := sum(found.level == "error" for found in findings):
+            mend = f"`sendonce check {name}` lists them"
+            yield Finding("fail", f"template {name}", f"{errors} errors", mend)
+        else:
+            good.append(name)
+    yield Finding("ok" if good else "warn", "templates", ", ".join(good) or "none", "" if good else "add one")
+
+
+def _disk(config: Config) -> Iterator[Finding]:
+    places: Mapping[str, Path] = {
+        "disk of the store": sqlite_path(config.store).parent,
+        **{f"disk of {sender.name}": Path(sender.path) for sender in config.senders.values()},
+    }
+    for what, place in places.items():
+        there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())
+        free = shutil.disk_usage(there).free
+        text = f"{free / 1024**3:,.1f} GiB free at {there}"
+        if not os.access(there, os.W_OK | os.X_OK):
+            yield Finding("fail", what, f"{there} cannot be written", "give this user write permission to the folder")
+        elif free < DISK_FAIL_BYTES:
+            yield Finding("fail", what, text, "free some space: a full disk stops every send")
+        elif free < DISK_WARN_BYTES:
+            yield Finding("warn", what, text, "free some space before a large campaign")
+        else:
+            yield Finding("ok", what, text)
+
+
+def _store(store: Store) -> Iterator[Finding]:
+    try:
+        # Deleting a row that is not there takes the same path to the disk as any other write.
+        store.transact(lambda tx: tx.delete(Meta("doctor", b"")), tag="doctor")
+    except StoreError as fault:
+        yield _from_text("store", str(fault))
+        return
+    environment = store_environment(store)
+    yield Finding("ok", "store", f"{store.url}, version {SCHEMA_VERSION}, {environment}, can be written")
+
+
+def _clock(store: Store, now: datetime) -> Iterator[Finding]:
+    ahead_s = (store.read(lambda reader: reader.now()) - now).total_seconds()
+    if abs(ahead_s) > CLOCK_WARN_S:
+        which = "behind" if ahead_s > 0 else "ahead of"
+        mend = "set this machine's clock (NTP); leases go by the store's time, so nothing is sent twice"
+        yield Finding("warn", "clock", f"this machine is {abs(ahead_s):,.0f} s {which} the store's time", mend)
+    else:
+        yield Finding("ok", "clock", "this machine and the store agree")
+
+
+def _applied(store: Store, config: Config) -> Iterator[Finding]:
+    changes = config_changes(store, config)
+    if changes:
+        places = f"the store differs from the settings in {len(changes)} places"
+        yield Finding("warn", "lanes and senders", places, "`sendonce config apply`")
+    else:
+        yield Finding("ok", "lanes and senders", "the store has them as set")
+
+
+def _lanes(store: Store) -> Iterator[Finding]:
+    try:
+        lanes, senders = lanes_in(store), senders_in(store)
+    except ConfigFault as fault:
+        yield from (_from_text("lanes", problem) for problem in fault.problems)
+        return
+    for lane in lanes.values():
+        if lane.sender not in senders:
+            mend = "add it under senders, then `sendonce config apply`"
+            yield Finding("fail", f"lane {lane.name}", f"its sender {lane.sender} is not in the store", mend)
+    broken = [problem for lane in lanes.values() for problem in check_times(lane.all_times(), lane.name)]
+    for problem in broken:
+        yield Finding("fail", "times", problem, "change the lane's times in sendonce.yaml")
+    if not broken:
+        yield Finding("ok", "times", "leases, time-outs and waits fit together")
+
+
+def _from_text(what: str, text: str) -> Finding:
+    """A fault whose message already holds its mend after the last semicolon."""
+    found, _, mend = text.rpartition("; ")
+    return Finding("fail", what, found or text, mend if found else "")
