@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the work failed or is unfinished, 2 the call was wrong. Ea
 is called, so that `status` does not wait for pandas or Beam.
 """
 
+import difflib
 import importlib
 import os
 import sys
@@ -66,6 +67,16 @@ class _Commands(click.Group):
                 found: click.Command = getattr(importlib.import_module(module), attribute)
                 return found
         return None
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arguments[0] if arguments else ""
+        if name and not name.startswith("-") and self.get_command(context, name) is None:
+            close = difflib.get_close_matches(name, self.list_commands(context), n=1)
+            mend = f"did you mean {close[0]}?" if close else "`sendonce --help` lists them"
+            raise click.UsageError(f"there is no command {name!r}; {mend}", context)
+        return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in _COMMANDS.items():

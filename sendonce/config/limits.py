@@ -47,6 +47,7 @@ class LimitSetting(BaseModel):
     def _one_kind(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             raise ValueError("a limit is {rate: 500/s, burst: 500} or {cap: 100000/day}")
+        raw = {name: value for name, value in raw.items() if value is not None}
         if ("rate" in raw) == ("cap" in raw):
             raise ValueError("a limit has either rate or cap; write two limits for both")
         if "burst" in raw and ("cap" in raw or not isinstance(raw["burst"], int) or raw["burst"] < 1):
