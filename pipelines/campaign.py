@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
-from schemas.elements import PRIORITIES, Reference, Tick
+from schemas.elements import PRIORITIES, DeadLetter, Tick
 from transforms.dead_letters import WriteDeadLetters
-from transforms.lane import SendLane
+from transforms.lane import ByPriority, SendLane
 from transforms.plan import PlanWork
 from transforms.triggers import DEAD, ApplyTriggers
 from transforms.worker import WorkerSpec
@@ -60,14 +60,10 @@ def build(pipeline: beam.Pipeline, options: CampaignOptions, ports: Ports) -> No
         | "TicksAndWakeUps" >> beam.Flatten().with_output_types(Tick)
         | "PlanWork" >> PlanWork(options.spec)
     )
-    by_priority = references | "ByPriority" >> beam.Partition(_priority_of, len(PRIORITIES))
+    by_priority = references | "ByPriority" >> ByPriority()
     dead = [applied[DEAD]]
-    for priority, of_lane in zip(PRIORITIES, by_priority, strict=True):
-        if priority in options.lanes:
-            lane = SendLane(options.spec, options.shards, options.parcel, options.parcel_wait_s)
-            dead.append(of_lane | priority.capitalize() >> lane)
-    dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> WriteDeadLetters(options.spec)
-
-
-def _priority_of(reference: Reference, _: int) -> int:
-    return PRIORITIES.index(reference.priority)
+    for priority in options.lanes:
+        lane = SendLane(options.spec, options.shards, options.parcel, options.parcel_wait_s)
+        dead.append(by_priority[priority] | priority.capitalize() >> lane)
+    all_dead = dead | "AllDeadLetters" >> beam.Flatten().with_output_types(DeadLetter)
+    all_dead | "WriteDeadLetters" >> WriteDeadLetters(options.spec)

@@ -1,12 +1,30 @@
-"""SendLane: the way of one priority through the graph, one box with its name in the console."""
+"""ByPriority and SendLane: each priority has its own way through the graph, one box with its name in the console."""
+
+from collections.abc import Iterator
 
 import apache_beam as beam
+from apache_beam import typehints
+from apache_beam.pvalue import TaggedOutput
 
-from schemas.elements import DeadLetter, Reference
+from schemas.elements import PRIORITIES, DeadLetter, Reference
 from schemas.ids import shard_of
 from transforms.render import DEAD, RenderBatch
 from transforms.send import RateLimitedSend
 from transforms.worker import WorkerSpec
+
+
+class ByPriority(beam.PTransform):
+    """In: `Reference`s. Out: a tuple with an output for each priority, by its name."""
+
+    def expand(self, references):
+        return references | "Split" >> beam.ParDo(_ByPriority()).with_outputs(*PRIORITIES)
+
+
+@typehints.with_input_types(Reference)
+@typehints.with_output_types(Reference, critical=Reference, high=Reference, bulk=Reference)
+class _ByPriority(beam.DoFn):
+    def process(self, reference: Reference) -> Iterator[object]:
+        yield TaggedOutput(reference.priority, reference)
 
 
 class SendLane(beam.PTransform):

@@ -40,7 +40,7 @@ class RenderBatch(beam.PTransform):
 
 
 @typehints.with_input_types(tuple[str, Iterable[Reference]])
-@typehints.with_output_types(tuple[str, RenderedBatch])
+@typehints.with_output_types(tuple[str, RenderedBatch], dead=DeadLetter)
 class _RenderBatch(beam.DoFn):
     def __init__(self, spec: WorkerSpec, shards: int) -> None:
         self._spec = spec

@@ -35,7 +35,7 @@ class ApplyTriggers(beam.PTransform):
 
 
 @typehints.with_input_types(TriggerMessage)
-@typehints.with_output_types(Tick)
+@typehints.with_output_types(Tick, dead=DeadLetter)
 class _ApplyTriggers(beam.DoFn):
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
