@@ -48,6 +48,10 @@ def plan_kills(chance: random.Random, number: int) -> list[Kill]:
     return kills
 
 
+def _at_point(chance: random.Random, point: str) -> Kill:
+    return Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))
+
+
 class Worker:
     """One `sendonce run` process. Killed with signal 9 and by its own id only."""
 

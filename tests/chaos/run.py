@@ -66,7 +66,8 @@ class Run:
         while time.monotonic() < deadline_s:
             now = self._ground.glance()
             self._tell(now)
-            self._release(now)
+            if self._release(now):
+                continue
             for slot, worker in enumerate(self._workers):
                 if worker is None or not worker.alive:
                     self._workers[slot] = self._replace(worker, now)
@@ -85,13 +86,15 @@ class Run:
     def _over(self, now: dict[str, Any]) -> bool:
         return not self._waiting and not now["running"] and not any(self._workers)
 
-    def _release(self, now: dict[str, Any]) -> None:
+    def _release(self, now: dict[str, Any]) -> bool:
         """Submit the next campaign when its share of the kills is due, or when nothing else is left to do."""
         if not self._waiting:
-            return
+            return False
         number = len(self._ground.campaigns) - len(self._waiting)
-        if len(self._done) >= number * self._asked // len(self._ground.campaigns) or not now["running"]:
-            self._ground.submit(self._waiting.popleft())
+        if len(self._done) < number * self._asked // len(self._ground.campaigns) and now["running"]:
+            return False
+        self._ground.submit(self._waiting.popleft())
+        return True
 
     def _replace(self, worker: Worker | None, now: dict[str, Any]) -> Worker | None:
         """What becomes of a slot whose process has gone: another process, or nothing when the work is over."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from schemas import ordinals
 from schemas.outcomes import KIND_OF, Outcome
 from schemas.tables import Attempt
-from tests.checker.case import CLOCK_GRAIN, MAY_HAVE_ARRIVED, Case, Place, Violation, name_of
+from tests.checker.case import CLOCK_GRAIN, MAY_HAVE_ARRIVED, Case, Place, Violation, first_began, name_of
 from tests.evidence import Arrival
 
 AGAIN = ("resend", "retry")
@@ -98,7 +98,7 @@ def _began(case: Case, place: Place, letter: Arrival) -> datetime | None:
     batch = case.open_intent(place)
     if attempt is None or (batch and batch.attempt_id == letter.attempt_id):
         return None
-    return attempt.started_at
+    return first_began(attempt)
 
 
 def letters_were_intended(case: Case) -> Iterator[Violation]:

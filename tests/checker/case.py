@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 import orjson
@@ -20,6 +20,10 @@ UNFINISHED = ("pending", "queued", "sending", "in_doubt", "held")
 
 # Outcomes under which a letter at the provider is no surprise.
 MAY_HAVE_ARRIVED = (Outcome.ACCEPTED, Outcome.IN_DOUBT, Outcome.ASSUMED)
+
+# An attempt id is made just before its intent is written. An intent that is younger than its id repeats a request
+# that was in doubt: the repeat writes its own time over the first one.
+REPEAT_AFTER = timedelta(milliseconds=5)
 
 BatchKey = tuple[str, int]
 # campaign_id, batch_no, ordinal
@@ -50,6 +54,15 @@ class Arrivals:
 
 def name_of(place: Place) -> str:
     return f"{place[0]} batch {place[1]} ordinal {place[2]}"
+
+
+def first_began(attempt: Attempt) -> datetime:
+    """When an attempt's intent was first written, as well as the store still knows."""
+    try:
+        made = datetime.fromtimestamp(ids.attempt_time_ms(attempt.attempt_id) / 1000, UTC)
+    except ValueError:
+        return attempt.started_at
+    return made if attempt.started_at - made > REPEAT_AFTER else attempt.started_at
 
 
 class Case:

@@ -1,18 +1,14 @@
 """I4, I8, I9 and I10: what must not run backwards, overstay, or begin too late."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
-from schemas import ids, ordinals
+from schemas import ordinals
 from schemas.outcomes import KIND_OF, Outcome
-from schemas.tables import Attempt, Batch, OutboundMessage, Suppression
-from tests.checker.case import Case, Violation
+from schemas.tables import Batch, OutboundMessage, Suppression
+from tests.checker.case import Case, Violation, first_began
 from tests.evidence import Records
-
-# An attempt id is made just before its intent is written. An intent that is much younger than its id repeats a request
-# that was in doubt; it began when its id was made.
-REPEAT_AFTER = timedelta(seconds=2)
 
 
 def tokens_rise(case: Case) -> Iterator[Violation]:
@@ -49,7 +45,7 @@ def nothing_after_a_stop(case: Case) -> Iterator[Violation]:
     stopped_since = _stops(case)
     for key, attempts in case.attempts.items():
         for attempt in attempts:
-            began = _first_began(attempt)
+            began = first_began(attempt)
             where = f"{key[0]} batch {key[1]} attempt {attempt.attempt_id}"
             if key[0] in stopped_since and began > stopped_since[key[0]]:
                 yield Violation("I9", where, f"began after its campaign was stopped at {stopped_since[key[0]]}")
@@ -71,14 +67,6 @@ def _stops(case: Case) -> dict[str, datetime]:
             if decision.kind == "cancel" and decision.batch_no is None:
                 stopped_since[campaign_id] = min(decision.at, stopped_since.get(campaign_id, decision.at))
     return stopped_since
-
-
-def _first_began(attempt: Attempt) -> datetime:
-    try:
-        made = datetime.fromtimestamp(ids.attempt_time_ms(attempt.attempt_id) / 1000, UTC)
-    except ValueError:
-        return attempt.started_at
-    return made if attempt.started_at - made > REPEAT_AFTER else attempt.started_at
 
 
 def changes(before: Records, after: Records) -> list[Violation]:
