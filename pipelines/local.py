@@ -23,6 +23,7 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from schemas.tables import Job
 from sendonce import __version__
+from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.stores.base import StoreError, StoreUnavailable, Tx
@@ -78,6 +79,7 @@ def run_bounded(
     worker = worker_for(spec)
     worker.stopping = stop
     job = _Job(worker, spec)
+    release_senders(worker.store, {lane.terms.sender for lane in worker.lanes().values()})
     try:
         return _rounds(job, list(triggers), once, stop, progress)
     finally:

@@ -1,8 +1,9 @@
-"""Stopping a whole campaign for a fault that every recipient would share, so that it can be mended and resumed."""
+"""Faults that every recipient would share stop a campaign or a sender, so that they can be mended. Nobody is refused."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from schemas.tables import Campaign
+from schemas.tables import Campaign, Switch
 from sendonce.stores.base import Store, Tx
 
 
@@ -20,3 +21,18 @@ def halt_campaign(store: Store, campaign_id: str, reason: str) -> bool:
         return True
 
     return store.transact(work, tag="halt")
+
+
+def release_senders(store: Store, senders: Iterable[str]) -> list[str]:
+    """End the halts of senders, because somebody who could mend them starts a job; returns the names released.
+
+    A sender that is not mended halts again at its first request, and spends no try. What a person stopped stays so.
+    """
+
+    def work(tx: Tx) -> list[str]:
+        halts = [tx.get(Switch, f"sender:{name}") for name in senders]
+        halted = [halt for halt in halts if halt is not None and halt.kind == "halted"]
+        tx.delete(*halted)
+        return [halt.scope.removeprefix("sender:") for halt in halted]
+
+    return store.transact(work, tag="release_senders")

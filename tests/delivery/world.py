@@ -90,9 +90,7 @@ class World:
             randomness=self._random,
             chance=lambda: 0.5,
         )
-        return Deliverer(
-            self.store, sender, terms, worker, clocks, lambda reference: None, stopping=lambda: stopping
-        )
+        return Deliverer(self.store, sender, terms, worker, clocks, lambda reference: None, stopping=lambda: stopping)
 
     def deliver(self, sender: FakeSender, terms: Terms = TERMS, **more: object) -> Delivery:
         """Plan the first due batch, render it, deliver it."""
@@ -121,9 +119,7 @@ class World:
         return self.store.read(lambda reader: reader.scan(Attempt, batch.shard, batch.campaign_id, batch_no))
 
     def outbound(self) -> list[OutboundMessage]:
-        return self.store.read(
-            lambda reader: reader.scan(OutboundMessage, CAMPAIGN, index="outbound_by_campaign")
-        )
+        return self.store.read(lambda reader: reader.scan(OutboundMessage, CAMPAIGN, index="outbound_by_campaign"))
 
     def kinds(self, batch_no: int = 0) -> str:
         """The outcomes of a batch, a letter each: a accepted, r refused, o open, d in doubt, c cancelled, s, k, u."""
@@ -144,5 +140,3 @@ class World:
     def _id(self) -> str:
         self._ids += 1
         return f"decision-{self._ids}"
-
-
