@@ -74,9 +74,7 @@ def test_a_letter_with_a_bent_header_is_named_and_nothing_is_written(tmp_path: P
     request = request_of(2)
     bent = Letter(1, "1" * 52, "u1@one.example\r\nRCPT TO:<evil@x.example>", "", subject="Hi", text="x")
     with pytest.raises(Unsendable) as caught:
-        Outbox("outbox", tmp_path).prepare(
-            Request("spring", 42, ATTEMPT, request.letters, [request.chosen[0], bent])
-        )
+        Outbox("outbox", tmp_path).prepare(Request("spring", 42, ATTEMPT, request.letters, [request.chosen[0], bent]))
     assert (caught.value.ordinal, caught.value.outcome) == (1, Outcome.RENDER_HEADER_CONTROL_CHAR)
     assert "evil" not in caught.value.detail
 
