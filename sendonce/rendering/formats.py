@@ -14,7 +14,7 @@ from datetime import datetime as DateTime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from functools import lru_cache
 from typing import Any, Final
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from babel import Locale, UnknownLocaleError
 from babel import dates as babel_dates
@@ -31,6 +31,8 @@ PLURAL_FORMS: Final = ("zero", "one", "two", "few", "many", "other")
 
 # A float's digits end here; an amount beyond is a mistake, and formatting it would cost memory.
 _MAX_DIGITS: Final = 40
+_NO_CURRENCY: Final = "money: the currency is no ISO 4217 code, such as EUR"
+_LETTER_MEETS_DIGIT: Final = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 
 
 class FormatFault(TemplateRuntimeError):
@@ -44,14 +46,14 @@ def date(context: Context, value: Any, width: str = "long") -> str:
     width: short, medium, long, full, or a CLDR pattern such as `d MMM`.
     """
     locale, timezone = _place(context, "date")
-    return _date(_moment("date", value, timezone, whole_days=True), _width("date", width), locale)
+    return _date(_day("date", value, timezone), _width("date", width), locale)
 
 
 @pass_context
 def time(context: Context, value: Any, width: str = "short") -> str:
     """A time with an offset → the time of day where the recipient is: 10:00."""
     locale, timezone = _place(context, "time")
-    return _time(_moment("time", value, timezone), _width("time", width), locale)
+    return _time(_moment("time", value, timezone), timezone, _width("time", width), locale)
 
 
 @pass_context
@@ -59,7 +61,8 @@ def datetime(context: Context, value: Any, date: str = "long", time: str = "shor
     """A time with an offset → day and time where the recipient is, joined as the locale joins them."""
     locale, timezone = _place(context, "datetime")
     moment = _moment("datetime", value, timezone)
-    day, hour = _date(moment, _width("datetime", date), locale), _time(moment, _width("datetime", time), locale)
+    day = _date(moment.date(), _width("datetime", date), locale)
+    hour = _time(moment, timezone, _width("datetime", time), locale)
     return _joiner(date if date in WIDTHS else "medium", locale).replace("{1}", day).replace("{0}", hour)
 
 
@@ -67,25 +70,24 @@ def datetime(context: Context, value: Any, date: str = "long", time: str = "shor
 def number(context: Context, value: Any, decimals: int | None = None) -> str:
     """1234.5 → 1,234.5 or 1.234,5. With `decimals`, exactly so many; without, those that the value has."""
     locale, _ = _place(context, "number")
-    return _number(_decimal("number", value), decimals, locale)
+    return _number(_decimal("number", value), None if decimals is None else _places("number", decimals), locale)
 
 
 @pass_context
 def percent(context: Context, value: Any, decimals: int = 0) -> str:
     """0.25 → 25%."""
     locale, _ = _place(context, "percent")
-    return _percent(_decimal("percent", value), decimals, locale)
+    return _percent(_decimal("percent", value), _places("percent", decimals), locale)
 
 
 @pass_context
 def money(context: Context, value: Any, currency: Any) -> str:
     """An amount and an ISO 4217 code → €12.50 or 12,50 €, with the decimals of that currency."""
     locale, _ = _place(context, "money")
-    amount = _decimal("money", value)
     code = _defined(currency)
-    if not isinstance(code, str) or not babel_numbers.is_currency(code.upper()):
-        raise FormatFault("money: the currency is no ISO 4217 code, such as EUR")
-    return _money(amount, code.upper(), locale)
+    if not isinstance(code, str):
+        raise FormatFault(_NO_CURRENCY)
+    return _money(_decimal("money", value), code.upper(), locale)
 
 
 @pass_context
@@ -162,40 +164,67 @@ def _width(name: str, width: str) -> str:
     return width
 
 
-def _moment(name: str, value: Any, timezone: str, *, whole_days: bool = False) -> Date:
+def _day(name: str, value: Any, timezone: str) -> Date:
+    """The day that a value names, or on which a time falls where the recipient is."""
+    value = _defined(value)
+    if isinstance(value, Date) and not isinstance(value, DateTime):
+        return value
+    if isinstance(value, str) and len(value) <= 10:
+        try:
+            return Date.fromisoformat(value)
+        except ValueError:
+            pass
+    return _moment(name, value, timezone, "an ISO 8601 date, or a time").date()
+
+
+def _moment(name: str, value: Any, timezone: str, wanted: str = "an ISO 8601 time") -> DateTime:
     value = _defined(value)
     try:
-        return _parse_moment(value, timezone, whole_days)
-    except (ValueError, TypeError, OverflowError):
-        wanted = "an ISO 8601 date, or a time" if whole_days else "an ISO 8601 time"
-        raise FormatFault(f"{name}: the value is not {wanted} with an offset, such as 2026-01-15T09:00:00Z") from None
+        if isinstance(value, str | DateTime):
+            return _local(value, timezone)
+    except (ValueError, OverflowError):
+        pass
+    raise FormatFault(f"{name}: the value is not {wanted} with an offset, such as 2026-01-15T09:00:00Z")
 
 
 @lru_cache(maxsize=4096)
-def _parse_moment(value: Any, timezone: str, whole_days: bool) -> Date:
-    if whole_days and isinstance(value, str) and len(value) <= 10:
-        return Date.fromisoformat(value)
-    moment = value if isinstance(value, Date) else DateTime.fromisoformat(value)
-    if not isinstance(moment, DateTime):
-        if whole_days:
-            return moment
-        raise ValueError("a day has no time")
+def _local(value: str | DateTime, timezone: str) -> DateTime:
+    moment = value if isinstance(value, DateTime) else DateTime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError("no offset")
-    return moment.astimezone(ZoneInfo(timezone))
+    return moment.astimezone(_zone(timezone))
 
 
 def _decimal(name: str, value: Any) -> Decimal:
     value = _defined(value)
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        amount = value if isinstance(value, Decimal) else Decimal(str(value) if isinstance(value, float) else value)
-    except (InvalidOperation, TypeError, ValueError):
-        raise FormatFault(f"{name}: the value is not a number") from None
+        if isinstance(value, str | int | float | Decimal) and not isinstance(value, bool):
+            return _plain(value)
+    except (InvalidOperation, ValueError):
+        pass
+    raise FormatFault(f"{name}: the value is not a number of at most {_MAX_DIGITS} digits")
+
+
+@lru_cache(maxsize=4096)
+def _plain(value: str | int | float | Decimal) -> Decimal:
+    """3.00 and 3E+0 as 3: equal numbers are one key of the caches, so they must look the same. ValueError for what
+
+    is no number or too long. A float is the digits that it is written with, not those that it stands for.
+    """
+    amount = Decimal(str(value) if isinstance(value, float) else value)
     if not amount.is_finite() or abs(amount.adjusted()) > _MAX_DIGITS or len(amount.as_tuple().digits) > _MAX_DIGITS:
-        raise FormatFault(f"{name}: the value is not a number of at most {_MAX_DIGITS} digits")
-    return amount
+        raise ValueError("no number that a letter shows")
+    with localcontext(prec=2 * _MAX_DIGITS):
+        shortest = (amount + 0).normalize()
+        return shortest.quantize(Decimal(1)) if shortest == shortest.to_integral_value() else shortest
+
+
+def _zone(name: str) -> ZoneInfo:
+    """ZoneInfo keeps its own cache. ValueError for a zone that nobody knows; loading leaves none."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError):
+        raise ValueError("no such time zone") from None
 
 
 @lru_cache(maxsize=512)
@@ -222,17 +251,18 @@ def _with_group_symbol(locale: Locale) -> Locale:
 
 
 @lru_cache(maxsize=4096)
-def _date(moment: Date, width: str, locale: str) -> str:
+def _date(day: Date, width: str, locale: str) -> str:
     try:
-        return babel_dates.format_date(moment, width, _locale(locale))
+        return babel_dates.format_date(day, width, _locale(locale))
     except (KeyError, ValueError, AttributeError):
         raise FormatFault(f"date: the width is {', '.join(WIDTHS)} or a CLDR pattern of a day") from None
 
 
 @lru_cache(maxsize=4096)
-def _time(moment: DateTime, width: str, locale: str) -> str:
+def _time(moment: DateTime, timezone: str, width: str, locale: str) -> str:
+    """`timezone` is part of the cache's key: one instant is equal to itself in every zone, and reads otherwise."""
     try:
-        return babel_dates.format_time(moment, width, tzinfo=moment.tzinfo, locale=_locale(locale))
+        return babel_dates.format_time(moment, width, tzinfo=_zone(timezone), locale=_locale(locale))
     except (KeyError, ValueError, AttributeError):
         raise FormatFault(f"time: the width is {', '.join(WIDTHS)} or a CLDR pattern of a time") from None
 
@@ -247,21 +277,25 @@ def _number(amount: Decimal, decimals: int | None, locale: str) -> str:
     with localcontext(prec=2 * _MAX_DIGITS, rounding=ROUND_HALF_UP):
         if decimals is None:
             return babel_numbers.format_decimal(amount, locale=_locale(locale), decimal_quantization=False)
-        pattern = _with_decimals(_locale(locale).decimal_formats[None].pattern, _places("number", decimals))
+        pattern = _with_decimals(_locale(locale).decimal_formats[None].pattern, decimals)
         return babel_numbers.format_decimal(amount, pattern, _locale(locale))
 
 
 @lru_cache(maxsize=4096)
 def _percent(amount: Decimal, decimals: int, locale: str) -> str:
-    pattern = _with_decimals(_locale(locale).percent_formats[None].pattern, _places("percent", decimals))
+    pattern = _with_decimals(_locale(locale).percent_formats[None].pattern, decimals)
     with localcontext(prec=2 * _MAX_DIGITS, rounding=ROUND_HALF_UP):
         return babel_numbers.format_percent(amount, pattern, _locale(locale))
 
 
 @lru_cache(maxsize=4096)
 def _money(amount: Decimal, currency: str, locale: str) -> str:
+    if not babel_numbers.is_currency(currency):
+        raise FormatFault(_NO_CURRENCY)
     with localcontext(prec=2 * _MAX_DIGITS, rounding=ROUND_HALF_UP):
-        return babel_numbers.format_currency(amount, currency, locale=_locale(locale))
+        text = babel_numbers.format_currency(amount, currency, locale=_locale(locale))
+    # What Babel leaves out: a code of letters keeps a space from the digits (UTS 35, currencySpacing).
+    return _LETTER_MEETS_DIGIT.sub("\xa0", text)
 
 
 @lru_cache(maxsize=4096)
