@@ -26,8 +26,8 @@ from sendonce.control.raw_rows import (
     Chunk,
     FileOptions,
     Lines,
+    RawRow,
     Reject,
-    Row,
 )
 
 DELIMITERS: Final = (",", ";", "\t", "|")
@@ -49,7 +49,8 @@ class CsvReader:
                 "the column names are badly quoted", f"{path}, line {lines.number}", "close each quote in that line"
             ) from None
         self._columns = resolve(names, options.column_map, f"{path}, line {lines.number}")
-        self._syntax = _Syntax(self._delimiter, self._quote)
+        self._nothing = f"{self._delimiter}{self._quote} \t"
+        self._syntax = _Syntax(self._delimiter, self._quote, self._columns.width)
         self.settings: dict[str, Any] = {"encoding": encoding, "delimiter": self._delimiter, "quote": self._quote}
 
     def chunks(self) -> Iterator[Chunk]:
@@ -73,31 +74,35 @@ class CsvReader:
             self._reject(number, "line_too_long", f"more than {RECORD_MAX} characters")
             return
         text = line.rstrip("\r\n")
+        if self._syntax.is_row(text):
+            self._keep(text, number)
+            return
         bare = self._syntax.without_quoted(text)
         if bare is None:
             whole = self._over_lines(line, number)
             if whole is None:
                 return
             text, bare = whole
-        self._add(text, bare, number)
+        self._fit(text, bare, number)
 
-    def _add(self, text: str, bare: str, number: int) -> None:
-        """Take one whole record if it has the right number of values. `bare` is the text without its quoted values."""
-        surplus = bare.count(self._delimiter) + 1 - self._columns.width
-        if surplus < 0 or text.startswith((self._delimiter, self._quote or self._delimiter)) or not text:
-            if not text.strip(f"{self._delimiter}{self._quote} \t"):
-                self._chunk.blank += 1
-                return
-            if surplus < 0:
-                self._reject(number, "too_few_values", f"{self._columns.width + surplus} of {self._columns.width}")
-                return
-        if surplus > 0:
-            if not text.endswith(self._delimiter * surplus):
-                width = self._columns.width
-                self._reject(number, "too_many_values", f"{width + surplus} for {width} columns")
-                return
-            text = text[:-surplus]
-        if "\0" in text:
+    def _fit(self, text: str, bare: str, number: int) -> None:
+        """Take one whole record if its number of values is right. `bare` is the text without its quoted values."""
+        width = self._columns.width
+        surplus = bare.count(self._delimiter) + 1 - width
+        if surplus > 0 and text.endswith(self._delimiter * surplus):
+            text, surplus = text[:-surplus], 0
+        if surplus == 0 or not text.strip(self._nothing):
+            self._keep(text, number)
+        elif surplus < 0:
+            self._reject(number, "too_few_values", f"{width + surplus} of {width}")
+        else:
+            self._reject(number, "too_many_values", f"{width + surplus} for {width} columns")
+
+    def _keep(self, text: str, number: int) -> None:
+        """Put a record of the right number of values, or of none at all, into the chunk."""
+        if not text or (text[0] in self._nothing and not text.strip(self._nothing)):
+            self._chunk.blank += 1
+        elif "\0" in text:
             self._reject(number, "control_character", "holds a NUL")
         elif "\ufffd" in text:
             self._reject(number, "damaged_text", "holds U+FFFD: its characters were lost in an earlier export")
@@ -172,7 +177,7 @@ class CsvReader:
             header=None,
             names=range(self._columns.width),
             index_col=False,
-            dtype=str,
+            dtype=object,  # text as it is; pandas' own text type costs twice the time
             keep_default_na=False,
             na_filter=False,
             skip_blank_lines=False,
@@ -190,20 +195,26 @@ class CsvReader:
 
 
 class _Syntax:
-    """What a line is by itself, by RFC 4180 with a given delimiter and quote ("" for none)."""
+    """What a line is by itself, by RFC 4180 with a given delimiter, quote ("" for none) and number of values."""
 
-    def __init__(self, delimiter: str, quote: str) -> None:
+    def __init__(self, delimiter: str, quote: str, width: int) -> None:
         self._delimiter = delimiter
         self._quote = quote
-        if not quote:
-            return
         d, q = re.escape(delimiter), re.escape(quote)
+        if not quote:
+            self._row = re.compile(rf"(?:[^{d}]*+{d}){{{width - 1}}}[^{d}]*+")
+            return
         inside = rf"[^{q}]*+(?:{q}{q}[^{q}]*+)*+"
         value = rf"(?:{q}{inside}{q}|(?!{q})[^{d}]*+)"
+        self._row = re.compile(rf"(?:{value}{d}){{{width - 1}}}{value}")
         self._quoted = re.compile(rf"(?:\A|(?<={d})){q}{inside}{q}(?={d}|\Z)")
         self._opens = re.compile(rf"(?:{value}{d})*+{q}{inside}")
         self._closes = re.compile(rf"{inside}{q}(?:{d}{value})*+")
         self._goes_on = re.compile(rf"{inside}(?:{q}(?:{d}{value})*+{d}{q}{inside})?")
+
+    def is_row(self, text: str) -> bool:
+        """Whether the text is a whole record with the right number of values. Most lines are."""
+        return self._row.fullmatch(text) is not None
 
     def without_quoted(self, text: str) -> str | None:
         """The text without its quoted values; None if it is no whole record."""
@@ -275,7 +286,7 @@ def _split(text: str, delimiter: str, quote: str) -> list[str]:
     return next(csv.reader([text], delimiter=delimiter, quotechar=quote, strict=True), [])
 
 
-def _rows(table: "pd.DataFrame", starts: list[int], columns: Columns) -> list[Row]:
+def _rows(table: "pd.DataFrame", starts: list[int], columns: Columns) -> list[RawRow]:
     """The rows of a table of text. A blank variable is absent, so that the template's default can stand in."""
     nothing = [None] * len(starts)
     fields = [nothing if place is None else table[place].tolist() for place in map(columns.places.get, FIELDS)]
@@ -285,4 +296,4 @@ def _rows(table: "pd.DataFrame", starts: list[int], columns: Columns) -> list[Ro
         names = [name for name, _ in columns.extras]
         values = zip(*(table[place].tolist() for _, place in columns.extras), strict=True)
         extras = [{name: value for name, value in zip(names, row, strict=True) if value} for row in values]
-    return list(map(Row, starts, *fields, extras))
+    return list(zip(starts, *fields, extras, strict=True))

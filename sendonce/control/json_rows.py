@@ -17,8 +17,8 @@ from sendonce.control.raw_rows import (
     Chunk,
     FileOptions,
     Lines,
+    RawRow,
     Reject,
-    Row,
 )
 from sendonce.control.strict_json import BadJson, parse
 
@@ -81,7 +81,7 @@ class ObjectRows:
         self._unseen = set(column_map.values())
         self._found: dict[str, None] = {}
 
-    def __call__(self, line: int, value: dict[str, Any]) -> Row:
+    def __call__(self, line: int, value: dict[str, Any]) -> RawRow:
         if self._unseen:
             self._unseen.difference_update(value)
             if len(self._found) < _SHOWN:
@@ -92,7 +92,7 @@ class ObjectRows:
             for name, item in value.items()
             if name not in self._left_out or name in self._variables
         }
-        return Row(line, recipient_id, email, locale, timezone, variables, extras)
+        return line, recipient_id, email, locale, timezone, variables, extras
 
     def check_map(self, place: str) -> None:
         """LoadFault for a mapped name that no object had."""

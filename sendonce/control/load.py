@@ -25,7 +25,7 @@ from sendonce.control.load_plan import KEPT, LoadOptions, LoadReport, already_lo
 from sendonce.control.raw_rows import FileOptions
 from sendonce.control.recipients_file import RecipientsFile
 from sendonce.control.rejects import Rejects
-from sendonce.control.row_checks import Candidate, RowChecks
+from sendonce.control.row_checks import RowChecks
 from sendonce.control.snapshots import BEAT_S, Sealed, Snapshot
 from sendonce.control.staging import Staging
 from sendonce.rendering.catalogue import TemplateSource, to_row
@@ -115,8 +115,7 @@ class _Load:
         self._rejects = Rejects(options.rejects_folder, plan.campaign_id)
         self._staging = Staging()
         self._progress = progress or (lambda _: None)
-        self._read = self._rejected = self._duplicate = 0
-        self._warnings: Counter[str] = Counter()
+        self._read = self._rejected = self._duplicate = self._blank = 0
 
     def run(self, identity: dict[str, Any], template: TemplateSource, by: str, started: float) -> LoadReport:
         try:
@@ -134,7 +133,7 @@ class _Load:
                 rows_rejected=self._rejected,
                 rows_duplicate=self._duplicate,
                 rejected_by_reason=dict(sorted(self._rejects.reasons.items())),
-                warnings=dict(sorted((self._checks.warnings + self._warnings).items())),
+                warnings=dict(sorted((self._checks.warnings + Counter(blank_rows=self._blank)).items())),
                 rejects_file=str(rejects_file) if rejects_file is not None else None,
                 snapshot_hash=sealed.snapshot_hash,
                 seconds=round(time.monotonic() - started, 3),
@@ -147,23 +146,23 @@ class _Load:
             self._rejects.drop()
 
     def _stage(self) -> None:
-        """Read the file to its end. Good rows are staged, all others are in the rejects file."""
+        """Read the file to its end: staged is what will be the snapshot, all else is in the rejects file."""
         last_beat = time.monotonic()
         for chunk in self._file.chunks():
-            judged = [self._checks.judge(row) for row in chunk.rows]
-            good = [found for found in judged if isinstance(found, Candidate)]
-            bad = [*chunk.rejects, *(found for found in judged if not isinstance(found, Candidate))]
-            duplicates = self._staging.add(good)
-            self._rejects.add(sorted([*bad, *duplicates]))
+            good, bad = self._checks.judge(chunk.rows)
+            self._staging.add(good)
+            self._rejects.add(sorted([*chunk.rejects, *bad]))
             self._read += len(chunk.rows) + len(chunk.rejects)
-            self._rejected += len(bad)
-            self._duplicate += len(duplicates)
-            if chunk.blank:
-                self._warnings["blank_rows"] += chunk.blank
+            self._rejected += len(chunk.rejects) + len(bad)
+            self._blank += chunk.blank
             self._tell("reading", self._file.position, self._file.size)
             if time.monotonic() - last_beat > BEAT_S:
                 self._snapshot.beat()
                 last_beat = time.monotonic()
+        self._snapshot.beat()
+        for duplicates in self._staging.drop_duplicates():
+            self._rejects.add(duplicates)
+            self._duplicate += len(duplicates)
         self._snapshot.beat()
 
     def _write(self) -> Sealed:

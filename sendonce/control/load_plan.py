@@ -24,7 +24,8 @@ class LoadOptions:
     """How to load. None: found out from the file (format, delimiter, quote, encoding) or from the template (the rest).
 
     `column_map` goes from our name, a field or a variable, to the file's column. `strict` rejects rows with an unknown
-    locale or time zone, which otherwise get the default and a counted warning. `sender` "" is the lane's.
+    locale or time zone, which otherwise get the default and a counted warning. `sender` "" is the lane's;
+    `unsubscribe_base_url` "" makes letters without unsubscribe links.
     """
 
     format: Optional[str] = None
@@ -39,6 +40,7 @@ class LoadOptions:
     priority: Optional[str] = None
     sender: str = ""
     from_address: Optional[str] = None
+    unsubscribe_base_url: str = ""
     rejects_folder: Path = Path(".sendonce/rejects")
 
 
@@ -87,7 +89,13 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
         raise LoadFault(
             "no address to send from", f"campaign {campaign_id}", "set `from` in sendonce.yaml or the template"
         )
-    settled = {"batch_size": options.batch_size, "default_locale": locale, "default_timezone": timezone}
+    settled = {
+        "batch_size": options.batch_size,
+        "default_locale": locale,
+        "default_timezone": timezone,
+        "reply_to": manifest.reply_to,
+        "unsubscribe_base_url": options.unsubscribe_base_url,
+    }
     return Campaign(
         campaign_id=campaign_id,
         kind="campaign",

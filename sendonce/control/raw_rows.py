@@ -6,25 +6,16 @@ from typing import Any, Final, NamedTuple, Optional, Protocol, TextIO
 
 FIELDS: Final = ("recipient_id", "email", "locale", "timezone", "template_variables")
 
-# Characters of one line and of one record over several lines. No letter needs more, and memory stays flat.
+# Characters of one line, and of one record over several lines. No letter needs more, and memory stays flat.
 RECORD_MAX: Final = 1 << 20
 CHUNK_ROWS: Final = 5_000
 CHUNK_CHARACTERS: Final = 4 << 20
 
 
-class Row(NamedTuple):
-    """One record as it stands in the file. `line` counts from 1 (its first, if it has several; in Parquet, the row).
-
-    Values are text in CSV, JSON values elsewhere; None is absent. `extras` are the columns beyond the five.
-    """
-
-    line: int
-    recipient_id: Any
-    email: Any
-    locale: Any
-    timezone: Any
-    template_variables: Any
-    extras: dict[str, Any]
+# One record as it stands in the file: its line (from 1; the first, if it has several; in Parquet the row), the five
+# FIELDS, and the columns beyond them. Values are text in CSV, JSON values elsewhere; None is absent. A plain tuple:
+# there are millions, and the garbage collector leaves plain ones alone.
+RawRow = tuple[int, Any, Any, Any, Any, Any, dict[str, Any]]
 
 
 class Reject(NamedTuple):
@@ -43,7 +34,7 @@ class Reject(NamedTuple):
 class Chunk:
     """Some records in file order. `blank` counts lines and rows without any value, which are nothing at all."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RawRow] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     blank: int = 0
 
@@ -73,7 +64,7 @@ class Lines:
 
     def __init__(self, text: TextIO) -> None:
         self._readline = text.readline
-        self._again: list[str] = []
+        self._again = [text.readline(RECORD_MAX).removeprefix("\ufeff")]
         self.number = 0
 
     def next(self) -> str:
@@ -81,8 +72,6 @@ class Lines:
         line = self._again.pop() if self._again else self._readline(RECORD_MAX)
         if line:
             self.number += 1
-            if self.number == 1:
-                line = line.removeprefix("\ufeff")
         return line
 
     def put_back(self, lines: list[str]) -> None:

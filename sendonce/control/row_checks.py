@@ -2,28 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Optional
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Optional
 
 from schemas.ids import RECIPIENT_ID_MAX
 from sendonce.addresses import BadAddress, normalise
-from sendonce.control.raw_rows import RECORD_MAX, Reject, Row
+from sendonce.control.raw_rows import RECORD_MAX, RawRow, Reject
 from sendonce.control.strict_json import BadJson, dump, parse
 from sendonce.zones import locale_name, zone_name
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff\ud800-\udfff]")
 
 
-class Candidate(NamedTuple):
-    """A good row. It becomes a recipient unless an earlier one has its id or its mailbox."""
-
-    line: int
-    recipient_id: str
-    email: str
-    address_key: str
-    locale: str
-    timezone: str
-    template_variables: str
+# A good row: line, recipient_id, email as it goes on the wire, address_key, locale, timezone, template_variables. It
+# becomes a recipient unless an earlier one has its id or its mailbox.
+Candidate = tuple[int, str, str, str, str, str, str]
 
 
 class _Refused(Exception):
@@ -48,19 +41,26 @@ class RowChecks:
         self._address_key = address_key
         self.warnings: Counter[str] = Counter()
 
-    def judge(self, row: Row) -> Candidate | Reject:
-        """The candidate in a row, or the first thing that is wrong with it."""
-        try:
-            recipient_id = _recipient_id(row.recipient_id)
-            wire, key_form = _address(row.email)
-            locale = self._named(row.locale, "locale", locale_name) or self._default_locale
-            timezone = self._named(row.timezone, "timezone", zone_name) or self._default_timezone
-            variables = _variables(row.template_variables, row.extras)
-        except _Refused as fault:
-            return Reject(row.line, fault.column, fault.reason, fault.detail)
-        return Candidate(row.line, recipient_id, wire, self._address_key(key_form), locale, timezone, variables)
+    def judge(self, rows: Iterable[RawRow]) -> tuple[list[Candidate], list[Reject]]:
+        """The candidates in rows, and for each other row the first thing that is wrong with it; both in order."""
+        good: list[Candidate] = []
+        bad: list[Reject] = []
+        for line, raw_id, raw_email, raw_locale, raw_timezone, raw_variables, extras in rows:
+            try:
+                recipient_id = _recipient_id(raw_id)
+                wire, key_form = _address(raw_email)
+                locale = self._named(raw_locale, "locale", locale_name) or self._default_locale
+                timezone = self._named(raw_timezone, "timezone", zone_name) or self._default_timezone
+                variables = _variables(raw_variables, extras)
+            except _Refused as fault:
+                bad.append(Reject(line, fault.column, fault.reason, fault.detail))
+            else:
+                key = self._address_key(key_form)
+                good.append((line, recipient_id, wire, key, locale, timezone, variables))
+        return good, bad
 
     def _named(self, raw: Any, column: str, name_of: Callable[[str], Optional[str]]) -> Optional[str]:
+        """The name that is meant. None, which stands for the default, for a blank one and for an unknown one."""
         if raw is None or raw == "":
             return None
         name = name_of(raw) if type(raw) is str else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final, Optional
 
@@ -35,6 +35,9 @@ _WRITE_CHARACTERS: Final = 4 << 20
 
 # Stands in a batch's `due_at` until the transaction that writes it tells the store's time.
 _LATER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+# What of a recipient the snapshot's hash covers.
+_CONTENT: Final = attrgetter("recipient_id", "email", "locale", "timezone", "template_variables")
 
 StagedRow = tuple[str, str, str, str, str, str]
 
@@ -91,14 +94,12 @@ class Snapshot:
         """Cut ordered rows into batches and write them; yields what stands after each transaction, last the whole."""
         digest = sha256(orjson.dumps([self._draft.template_hash, batch_size]))
         recipients = batches = 0
-        for chunk in _chunks(self._cut(rows, batch_size)):
-            new = [row for row in chunk if isinstance(row, Recipient)]
-            for row in new:
-                digest.update(orjson.dumps([row.recipient_id, row.email, row.locale, row.timezone]))
-                digest.update(row.template_variables.encode())
-            self._store.transact(lambda tx, chunk=chunk: self._insert(tx, chunk), tag="load_write")  # type: ignore[misc]
-            recipients += len(new)
-            batches += len(chunk) - len(new)
+        for people, ended in self._chunks(rows, batch_size):
+            self._store.transact(lambda tx, new=(people, ended): self._insert(tx, *new), tag="load_write")  # type: ignore[misc]
+            for row in people:
+                digest.update(orjson.dumps(_CONTENT(row)))
+            recipients += len(people)
+            batches += len(ended)
             yield Sealed(digest.hexdigest(), recipients, batches)
 
     def seal(self, sealed: Sealed, options: dict[str, Any], template: TemplateContent) -> None:
@@ -171,49 +172,52 @@ class Snapshot:
             while self._store.transact(lambda tx, kind=kind: work(tx, kind), tag="load_clear"):  # type: ignore[misc]
                 pass
 
-    def _insert(self, tx: Tx, rows: Sequence[Recipient | Batch]) -> None:
+    def _insert(self, tx: Tx, people: Sequence[Recipient], ended: Sequence[Batch]) -> None:
         mine = self._mine(tx)
         now = tx.now()
-        tx.insert(*(row for row in rows if isinstance(row, Recipient)))
-        tx.insert(*(replace(row, due_at=now) for row in rows if isinstance(row, Batch)))
+        tx.insert(*people)
+        tx.insert(*(replace(batch, due_at=now) for batch in ended))
         tx.put(replace(mine, changed_at=COMMIT_TIME))
 
-    def _cut(self, rows: Iterable[StagedRow], batch_size: int) -> Iterator[Recipient | Batch]:
-        """Recipients in order and, behind each batch's, its own row. A batch never spans two time zones."""
-        batch_no = 0
-        for timezone, in_zone in groupby(rows, key=itemgetter(4)):
-            while members := list(islice(in_zone, batch_size)):
-                shard = shard_of(self._id, batch_no)
-                for ordinal, (recipient, email, key, locale, _, variables) in enumerate(members):
-                    yield Recipient(
-                        shard, self._id, batch_no, ordinal, recipient, email, key, locale, timezone, variables
-                    )
-                yield Batch(
-                    shard=shard,
-                    campaign_id=self._id,
-                    batch_no=batch_no,
-                    size=len(members),
-                    timezone=timezone,
-                    state="pending",
-                    open_state="pending",
-                    due_at=_LATER,
-                    outcomes=bytes([Outcome.OPEN]) * len(members),
-                    n_open=len(members),
+    def _chunks(self, rows: Iterable[StagedRow], batch_size: int) -> Iterator[tuple[list[Recipient], list[Batch]]]:
+        """What to write in one transaction: recipients in order, and the batches that end among them."""
+        people: list[Recipient] = []
+        ended: list[Batch] = []
+        characters = 0
+        for batch_no, (timezone, members) in enumerate(_batches(rows, batch_size)):
+            shard = shard_of(self._id, batch_no)
+            for ordinal, (recipient, email, key, locale, _, variables) in enumerate(members):
+                people.append(
+                    Recipient(shard, self._id, batch_no, ordinal, recipient, email, key, locale, timezone, variables)
                 )
-                batch_no += 1
+                characters += len(variables)
+                if len(people) == _WRITE_ROWS or characters >= _WRITE_CHARACTERS:
+                    yield people, ended
+                    people, ended, characters = [], [], 0
+            ended.append(self._batch(shard, batch_no, len(members), timezone))
+        if people or ended:
+            yield people, ended
+
+    def _batch(self, shard: int, batch_no: int, size: int, timezone: str) -> Batch:
+        return Batch(
+            shard=shard,
+            campaign_id=self._id,
+            batch_no=batch_no,
+            size=size,
+            timezone=timezone,
+            state="pending",
+            open_state="pending",
+            due_at=_LATER,
+            outcomes=bytes([Outcome.OPEN]) * size,
+            n_open=size,
+        )
 
 
-def _chunks(rows: Iterable[Recipient | Batch]) -> Iterator[list[Recipient | Batch]]:
-    chunk: list[Recipient | Batch] = []
-    characters = 0
-    for row in rows:
-        chunk.append(row)
-        characters += len(row.template_variables) if isinstance(row, Recipient) else row.size
-        if len(chunk) >= _WRITE_ROWS or characters >= _WRITE_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+def _batches(rows: Iterable[StagedRow], batch_size: int) -> Iterator[tuple[str, list[StagedRow]]]:
+    """Slices of ordered rows with their time zone. None spans two."""
+    for timezone, in_zone in groupby(rows, key=itemgetter(4)):
+        while members := list(islice(in_zone, batch_size)):
+            yield timezone, members
 
 
 def _text(options: dict[str, Any]) -> str:

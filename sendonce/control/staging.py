@@ -1,55 +1,74 @@
-"""Where good rows wait until the file is read: duplicates are found here, and the order of the snapshot is made.
+"""Where good rows wait until the file is read: duplicates are dropped here, and the order of the snapshot is made.
 
 A private SQLite database without a name: SQLite keeps it in a temporary file that no other process can open and that is
-gone when this process is, however it ends. Memory stays flat, whatever the number of rows.
+gone when this process is, however it ends. Beside it stand 16 bytes a row in memory, by which nearly all rows are known
+to be nobody's duplicate: two unique indexes would cost half as much time as all checks of a row together.
 """
 
 import sqlite3
 import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from sendonce.control.load_faults import LoadFailed
 from sendonce.control.raw_rows import Reject
 from sendonce.control.row_checks import Candidate
 
-_CACHE_KIB: Final = 96 << 10
+_CACHE_KIB: Final = 64 << 10
+_AT_ONCE: Final = 5_000
 
-_TABLE: Final = """
-CREATE TABLE staged (
-  line INTEGER NOT NULL, recipient_id TEXT NOT NULL UNIQUE, email TEXT NOT NULL, address_key TEXT NOT NULL UNIQUE,
-  locale TEXT NOT NULL, timezone TEXT NOT NULL, template_variables TEXT NOT NULL
+# Columns in the order of `Candidate`; `row` counts from 1 in file order.
+_TABLES: Final = (
+    "CREATE TABLE staged (row INTEGER PRIMARY KEY, line INTEGER, recipient_id TEXT, email TEXT, address_key TEXT, "
+    "locale TEXT, timezone TEXT, template_variables TEXT)",
+    # Rows that may be duplicates, judged again by their exact values.
+    "CREATE TABLE met (line INTEGER, recipient_id TEXT UNIQUE, address_key TEXT UNIQUE)",
 )
-"""
-# The columns are in the order of `Candidate`.
-_INSERT: Final = "INSERT OR IGNORE INTO staged VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO staged VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
+_ORDERED: Final = (
+    "SELECT recipient_id, email, address_key, locale, timezone, template_variables FROM staged "
+    "ORDER BY timezone, locale, recipient_id"
+)
 
 
 class Staging:
-    """Holds each recipient id and each mailbox once; the first row of the file wins. LoadFailed for a full disk."""
+    """Holds the good rows of a file. LoadFailed for a full disk."""
 
     def __init__(self) -> None:
         self.rows = 0
+        self._ids, self._keys = array("q"), array("q")
         # No name: a temporary file, unlinked by SQLite as soon as it is open.
         self._database = sqlite3.connect("", isolation_level=None)
         for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}", "temp_store = FILE"):
             self._database.execute(f"PRAGMA {setting}")
-        self._database.execute(_TABLE)
+        for table in _TABLES:
+            self._database.execute(table)
 
-    def add(self, candidates: Sequence[Candidate]) -> list[Reject]:
-        """Keep the candidates, given in file order, that are nobody's duplicate; a reject for each other one."""
+    def add(self, candidates: Sequence[Candidate]) -> None:
+        """Take candidates, in file order."""
+        self._ids.extend([hash(candidate[1]) for candidate in candidates])
+        self._keys.extend([hash(candidate[3]) for candidate in candidates])
+        self.rows += len(candidates)
         with _room():
-            before = self._last()
             self._database.execute("BEGIN")
             self._database.executemany(_INSERT, candidates)
             self._database.execute("COMMIT")
-            kept = self._last() - before
-            self.rows += kept
-            if kept == len(candidates):
-                return []
-            lines = {line for (line,) in self._database.execute("SELECT line FROM staged WHERE rowid > ?", (before,))}
-            return [self._duplicate(candidate) for candidate in candidates if candidate.line not in lines]
+
+    def drop_duplicates(self) -> Iterator[list[Reject]]:
+        """Drop each row whose recipient id or mailbox an earlier row that stays has; a reject for each, in file order.
+
+        Call it once, when all rows are added.
+        """
+        ids, keys = (np.frombuffer(hashes, dtype=np.int64) for hashes in (self._ids, self._keys))
+        suspects = np.flatnonzero(_repeated(ids) | _repeated(keys)) + 1
+        with _room():
+            for start in range(0, len(suspects), _AT_ONCE):
+                yield self._drop(suspects[start : start + _AT_ONCE].tolist())
 
     def ordered(self) -> Iterator[tuple[str, str, str, str, str, str]]:
         """All rows as (recipient_id, email, address_key, locale, timezone, template_variables), in the order of the
@@ -57,26 +76,43 @@ class Staging:
         snapshot: by time zone, locale, recipient id, each by Unicode code points.
         """
         with _room():
-            yield from self._database.execute(
-                "SELECT recipient_id, email, address_key, locale, timezone, template_variables FROM staged "
-                "ORDER BY timezone, locale, recipient_id"
-            )
+            yield from self._database.execute(_ORDERED)
 
     def close(self) -> None:
         self._database.close()
 
-    def _last(self) -> int:
-        found: int = self._database.execute("SELECT coalesce(max(rowid), 0) FROM staged").fetchone()[0]
-        return found
+    def _drop(self, suspects: list[int]) -> list[Reject]:
+        rejects = []
+        self._database.execute("BEGIN")
+        for row in suspects:
+            line, recipient_id, key = self._one("SELECT line, recipient_id, address_key FROM staged WHERE row = ?", row)
+            inserted = self._database.execute("INSERT OR IGNORE INTO met VALUES (?, ?, ?)", (line, recipient_id, key))
+            if inserted.rowcount:
+                continue
+            self._database.execute("DELETE FROM staged WHERE row = ?", (row,))
+            same_id = self._one("SELECT line FROM met WHERE recipient_id = ?", recipient_id)
+            if same_id is not None:
+                column, reason, first = "recipient_id", "duplicate_id", same_id[0]
+            else:
+                column, reason = "email", "duplicate_address"
+                first = self._one("SELECT line FROM met WHERE address_key = ?", key)[0]
+            rejects.append(Reject(line, column, reason, f"the same as in line {first}, which counts"))
+        self._database.execute("COMMIT")
+        self.rows -= len(rejects)
+        return rejects
 
-    def _duplicate(self, candidate: Candidate) -> Reject:
-        for column, value in (("recipient_id", candidate.recipient_id), ("address_key", candidate.address_key)):
-            first = self._database.execute(f"SELECT line FROM staged WHERE {column} = ?", (value,)).fetchone()
-            if first is not None:
-                break
-        assert first is not None, "a row is left out only for one that is there"
-        name, column = ("duplicate_id", "recipient_id") if column == "recipient_id" else ("duplicate_address", "email")
-        return Reject(candidate.line, column, name, f"the same as in line {first[0]}, which counts")
+    def _one(self, statement: str, value: Any) -> Any:
+        return self._database.execute(statement, (value,)).fetchone()
+
+
+def _repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which places hold a value that another place holds, too."""
+    order = np.argsort(hashes)
+    same = np.diff(hashes[order]) == 0
+    repeated = np.zeros(len(hashes), dtype=np.bool_)
+    repeated[order[:-1]] = same
+    repeated[order[1:]] |= same
+    return repeated
 
 
 @contextmanager

@@ -5,12 +5,9 @@ names and rounds whole numbers beyond 64 bits; both are caught here at little co
 """
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 import orjson
-
-_BEYOND_64_BITS: Final = re.compile(r"[0-9]{19}")
 
 
 class BadJson(ValueError):
@@ -27,10 +24,11 @@ def parse(text: str) -> tuple[Any, str]:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as fault:
         raise BadJson(f"not JSON from character {fault.pos + 1} on") from None
-    if _BEYOND_64_BITS.search(text):
+    shortest = dump(value)
+    # A whole number beyond 64 bits became a float, and one so large is written with an exponent.
+    if "e+" in shortest:
         value = _exact(text)
         return value, dump(value)
-    shortest = dump(value)
     # Each string has two quotes and each quote inside a string stays one, so a name that was dropped as a repetition
     # shows as missing quotes. Only \u0022 would upset the count.
     if shortest.count('"') != text.count('"') or "\\u0022" in text:
