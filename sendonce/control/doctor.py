@@ -113,6 +113,9 @@ def _disk(config: Config) -> Iterator[Finding]:
     }
     for what, place in places.items():
         there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())
+        if not there.is_dir():
+            yield Finding("fail", what, f"{there} is a file, not a folder", "choose another path")
+            continue
         free = shutil.disk_usage(there).free
         text = f"{free / 1024**3:,.1f} GiB free at {there}"
         if not os.access(there, os.W_OK | os.X_OK):

@@ -1,0 +1,147 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from sendonce.cli.main import _COMMANDS, cli, run
+from sendonce.stores.base import Store
+from tests.cli.conftest import Call
+
+NAMES = [name for section in _COMMANDS.values() for name in section]
+ROOT = Path(__file__).parents[2]
+
+
+def leaves() -> list[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    found = []
+    for name in NAMES:
+        command = cli.get_command(context, name)
+        assert command is not None
+        inner = getattr(command, "commands", None)
+        found += [(f"{name} {sub}", each) for sub, each in inner.items()] if inner else [(name, command)]
+    return found
+
+
+def process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=60, **options
+    )
+
+
+@pytest.mark.parametrize(("name", "command"), leaves(), ids=[name for name, _ in leaves()])
+def test_every_command_explains_itself_and_answers_machines(name: str, command: click.Command) -> None:
+    assert command.help
+    assert {"as_json", "store", "config"} <= {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize("name", ["", *(name for name, _ in leaves())])
+def test_help_fits_80_columns(sendonce: Call, name: str) -> None:
+    answer = sendonce(*name.split(), "--help")
+
+    assert answer.code == 0
+    assert answer.widest <= 80
+
+
+def test_help_names_every_command(sendonce: Call) -> None:
+    words = sendonce("--help").out.split()
+
+    assert [name for name in NAMES if name not in words] == []
+
+
+def test_version(sendonce: Call) -> None:
+    assert sendonce("--version").out.startswith("sendonce 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["stats"], "there is no command 'stats'; did you mean status?"),
+        (["zzz"], "`sendonce --help` lists them"),
+        (["status", "--jsno"], "No such option '--jsno'"),
+        (["submit"], "Missing argument 'CAMPAIGN'"),
+        (["run", "--lanes", "bulk,slow"], "there is no lane 'slow'; lanes are critical, high, bulk"),
+        (["run", "--triggers", "nowhere.json"], "'nowhere.json' does not exist"),
+        (["status", "--config", "nowhere.yaml"], "nowhere.yaml: no such file; `sendonce init` writes one"),
+    ],
+)
+def test_a_wrong_call_exits_with_2_and_says_what_is_wrong(sendonce: Call, arguments: list[str], said: str) -> None:
+    answer = sendonce(*arguments)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+def test_a_wrong_call_tells_machines_in_json(sendonce: Call, store: Store) -> None:
+    answer = sendonce("submit", "sprnig", "--json")
+
+    assert answer.code == 2
+    assert answer.json["error"]["reason"] == "unknown_campaign"
+    assert "'sprnig'" in answer.json["error"]["message"]
+
+
+def test_a_missing_store_says_how_to_make_one(sendonce: Call) -> None:
+    answer = sendonce("list")
+
+    assert answer.code == 1
+    assert "there is no store at" in answer.err
+    assert "run `sendonce init`" in answer.err
+
+
+def test_a_fault_that_nobody_foresaw_is_not_hidden(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(cli, "main", lambda *_, **__: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        run(["list"])
+
+
+def test_status_loads_neither_beam_nor_pandas_nor_a_renderer(folder: Path) -> None:
+    code = (
+        "import sys; from sendonce.cli.main import run; run(['init']); run(['status']); run(['list'])\n"
+        "heavy = {'apache_beam', 'pandas', 'numpy', 'jinja2', 'babel'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = process("-c", code, cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_leaves_early_makes_no_traceback(folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    code = (
+        "import sys; from sendonce.cli.main import run, cli; import click\n"
+        "@cli.command('flood')\n"
+        "def flood():\n"
+        "    while True: click.echo('x' * 10_000)\n"
+        "cli.get_command = lambda context, name: flood\n"
+        "sys.exit(run(['flood']))"
+    )
+    reader, writer = os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, env=environment)
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
+    _, said = child.communicate(timeout=30)
+
+    assert (child.returncode, said) == (1, b"")
+
+
+def test_ctrl_c_names_the_command_that_goes_on(sendonce: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+
+    answer = sendonce("load", "spring", "r.csv", "-t", "newsletter")
+
+    assert answer.code == 1
+    assert "`sendonce load spring r.csv -t newsletter` goes on from here." in answer.err
+
+
+def test_python_m_is_the_command(folder: Path) -> None:
+    done = process("-m", "sendonce.cli", "--version", cwd=folder)
+
+    assert (done.returncode, done.stdout[:9]) == (0, "sendonce ")

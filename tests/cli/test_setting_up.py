@@ -1,0 +1,144 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sendonce.rendering.catalogue import manifest_of
+from sendonce.stores.base import Store
+from sendonce.stores.opening import open_store, store_environment, store_key
+from tests.cli.conftest import Call
+
+
+def test_init_makes_store_settings_and_lanes_and_may_be_repeated(sendonce: Call, folder: Path) -> None:
+    first = sendonce("init", "--json")
+    key = store_key(open_store("sqlite:///.sendonce/sendonce.db"))
+    again = sendonce("init", "--json")
+
+    assert (first.code, again.code) == (0, 0)
+    assert (first.json["config_written"], first.json["changes"]) == (True, 4)
+    assert (again.json["config_written"], again.json["changes"]) == (False, 0)
+    assert store_key(open_store("sqlite:///.sendonce/sendonce.db")) == key
+    assert "*" in (folder / ".sendonce/.gitignore").read_text().splitlines()
+    assert (folder / ".sendonce").stat().st_mode & 0o077 == 0
+
+
+def test_init_keeps_a_settings_file_that_is_there(sendonce: Call, folder: Path) -> None:
+    (folder / "sendonce.yaml").write_text("lanes: {bulk: {batch_size: 7}}")
+
+    assert sendonce("init").code == 0
+
+    assert (folder / "sendonce.yaml").read_text() == "lanes: {bulk: {batch_size: 7}}"
+    assert sendonce("config", "show", "--json").json["settings"]["lanes"]["bulk"]["batch_size"] == 7
+
+
+def test_a_store_keeps_its_environment(sendonce: Call) -> None:
+    assert sendonce("init", "--environment", "production").code == 0
+    assert sendonce("init").code == 0
+
+    answer = sendonce("init", "--environment", "test")
+
+    assert answer.code == 1
+    assert "made for environment production" in answer.err
+    assert store_environment(open_store("sqlite:///.sendonce/sendonce.db")) == "production"
+
+
+def test_init_in_a_folder_without_permission_names_it(sendonce: Call, folder: Path) -> None:
+    (folder / "blocked").write_text("a file where a folder should be")
+
+    answer = sendonce("init", "--store", "sqlite:///blocked/s.db")
+
+    assert answer.code == 1
+    assert "blocked is a file, not a folder" in answer.err
+
+
+def test_config_apply_shows_what_changes_and_dry_run_writes_nothing(sendonce: Call, store: Store, folder: Path) -> None:
+    (folder / "sendonce.yaml").write_text("lanes: {bulk: {limits: [{rate: 500/s, burst: 500}]}}")
+
+    dry = sendonce("config", "apply", "--dry-run")
+    assert "500/s, burst 500" in dry.out
+    assert sendonce("config", "show", "--json").json["differs_from_store"] == 2
+
+    assert sendonce("config", "apply", "--json").json == [
+        {"action": "change", "what": "lane bulk"},
+        {"action": "add", "what": "limit lane:bulk rate"},
+    ]
+    assert "has these settings already" in sendonce("config", "apply").out
+    assert sendonce("config", "show", "--json").json["differs_from_store"] == 0
+
+
+def test_config_show_works_without_a_store(sendonce: Call) -> None:
+    answer = sendonce("config", "show", "--json")
+
+    assert answer.code == 0
+    assert (answer.json["file"], answer.json["differs_from_store"]) == (None, None)
+
+
+def test_migrate_says_from_where_to_where(sendonce: Call, store: Store) -> None:
+    assert sendonce("migrate", "--json").json == {"from": 1, "to": 1}
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates are read but not rendered, which takes a process each."""
+    monkeypatch.setattr("sendonce.rendering.check.check_template", lambda source: [manifest_of(source)][1:])
+
+
+def test_doctor_finds_a_fresh_installation_well(sendonce: Call, store: Store) -> None:
+    answer = sendonce("doctor", "--json")
+
+    assert answer.code == 0, answer.out
+    assert {finding["what"] for finding in answer.json} >= {
+        "python",
+        "settings",
+        "templates",
+        "store",
+        "clock",
+        "times",
+    }
+
+
+@pytest.mark.usefixtures("quick_checks")
+def test_doctor_fits_80_columns(sendonce: Call, store: Store) -> None:
+    answer = sendonce("doctor")
+
+    assert (answer.code, answer.widest <= 80) == (0, True)
+
+
+@pytest.mark.usefixtures("quick_checks")
+@pytest.mark.parametrize(
+    ("name", "text", "what", "mend"),
+    [
+        ("sendonce.yaml", "lanes: {bulk: {shards: 0}}", "settings", "mend the file"),
+        ("sendonce.yaml", "store: sqlite:///nowhere/s.db", "store", "run `sendonce init`"),
+        (
+            "sendonce.yaml",
+            "senders: {outbox: {adapter: outbox, path: sendonce.yaml/outbox}}",
+            "disk of outbox",
+            "choose another path",
+        ),
+        ("templates/torn/template.yaml", "priority: urgent", "template torn", ""),
+    ],
+)
+def test_doctor_names_what_is_broken_and_the_mend(
+    sendonce: Call, store: Store, folder: Path, name: str, text: str, what: str, mend: str
+) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+    answer = sendonce("doctor", "--json")
+
+    failed = [finding for finding in json.loads(answer.out) if finding["level"] == "fail"]
+    assert answer.code == 1
+    assert [finding["what"] for finding in failed] == [what]
+    assert mend in (failed[0]["mend"] or "")
+
+
+@pytest.mark.usefixtures("quick_checks")
+def test_doctor_warns_when_the_store_differs_from_the_settings(sendonce: Call, store: Store, folder: Path) -> None:
+    (folder / "sendonce.yaml").write_text("lanes: {bulk: {batch_size: 7}}")
+
+    answer = sendonce("doctor", "--json")
+
+    assert answer.code == 0
+    assert [finding["mend"] for finding in answer.json if finding["level"] == "warn"] == ["`sendonce config apply`"]
