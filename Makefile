@@ -18,6 +18,7 @@ help: ## this list
 	@echo "Options: DEMO_ARGS='--fresh', TEST_ARGS='tests/rendering -x', CHAOS_ARGS='--seed 7'"
 
 demo: $(VENV)/.local ## install, make a campaign of 20,000, send it into a folder, count every outcome
+	@echo "== the demo (the command sendonce is $(BIN)/sendonce)"
 	@$(BIN)/sendonce demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev ## install, then run the tests
