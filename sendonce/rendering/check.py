@@ -1,7 +1,7 @@
 """`sendonce check`: everything that can be said about a template before it meets a recipient."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -56,8 +56,16 @@ def check_template(source: TemplateSource, limits: Limits = USUAL) -> list[Findi
     found |= set(_names(source, manifest, trees))
     found |= set(_lints(source, manifest, trees))
     if not any(finding.code == "missing-part" for finding in found):
-        found |= set(_samples(source, manifest, render_samples(source, manifest, limits), found))
+        found |= set(_once(_samples(source, manifest, render_samples(source, manifest, limits), found)))
     return sorted(found, key=lambda finding: (finding.level, finding.path, finding.line, finding.code, finding.message))
+
+
+def _once(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """One finding for each place and kind, though several letters show it."""
+    first: dict[tuple[str, str, int], Finding] = {}
+    for finding in findings:
+        first.setdefault((finding.code, finding.path, finding.line), finding)
+    return first.values()
 
 
 def _code(fault: TemplateFault) -> str:

@@ -63,7 +63,7 @@ def render_samples(source: TemplateSource, manifest: Manifest, limits: Limits = 
 
     A letter that ends the process has that as its `problem`; those after it are tried in a new one.
     """
-    wanted = [Sample(locale, barest) for locale in manifest.locales for barest in (False, True)]
+    wanted = wanted_samples(manifest)
     done: list[Sample] = []
     while len(done) < len(wanted):
         came, ending = _run(source, wanted[len(done) :], limits)
@@ -72,6 +72,11 @@ def render_samples(source: TemplateSource, manifest: Manifest, limits: Limits = 
             failed = wanted[len(done)]
             done.append(Sample(failed.locale, failed.barest, ending))
     return done
+
+
+def wanted_samples(manifest: Manifest) -> list[Sample]:
+    """The letters to try, in order."""
+    return [Sample(locale, barest) for locale in manifest.locales for barest in (False, True)]
 
 
 def _run(source: TemplateSource, wanted: Sequence[Sample], limits: Limits) -> tuple[list[Sample], str]:
@@ -126,7 +131,7 @@ def main() -> None:
             _write(replace(sample, problem=str(fault)))
         return
     for sample in wanted:
-        _write(_render(compiled, sample))
+        _write(try_sample(compiled, sample))
 
 
 def _bound(limits: Limits) -> None:
@@ -136,7 +141,8 @@ def _bound(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _render(compiled: "Compiled", sample: Sample) -> Sample:
+def try_sample(compiled: "Compiled", sample: Sample) -> Sample:
+    """The sample with what came of it. For the process: it renders where it is called."""
     from sendonce.rendering.render import Addressee, render_batch
 
     variables = example_variables(compiled.manifest, required_only=sample.barest)
