@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import apache_beam as beam
@@ -28,6 +29,9 @@ class RateLimitedSend(beam.PTransform):
     due within `hold_max_s`; its processing-time timer is set only while it waits. A permit that is due later, or a
     second batch that would have to wait, goes back to the store with its due time. When the pipeline drains, an
     event-time timer at the end of the window hands the waiting batch back.
+
+    Where timers do not wait (`WorkerSpec.can_wait` is false), the step itself waits for such permits, for up to the
+    lane's window in each bundle: nothing else is to be done there.
 
     Nothing else is remembered here: a bundle that runs again, or runs in two places, finds in the store that its
     batches were claimed.
@@ -67,7 +71,7 @@ class _RateLimitedSend(beam.DoFn):
         delivery = self._deliver(rendered)
         if delivery.move is Move.HOLD:
             assert delivery.until is not None
-            if held.read() is None:
+            if self._spec.can_wait and held.read() is None:
                 held.write(rendered)
                 permit_due.set(delivery.until.timestamp())
                 window_end.set(GlobalWindow().max_timestamp())
@@ -102,10 +106,31 @@ class _RateLimitedSend(beam.DoFn):
             held.clear()
             permit_due.clear()
 
+    def start_bundle(self) -> None:
+        self._waited_s = 0.0
+
     def finish_bundle(self) -> None:
         failpoint("S8")
 
     def _deliver(self, rendered: RenderedBatch) -> Delivery:
+        """Deliver a batch and count what came of it; where timers do not wait, wait here for permits that are near."""
+        delivery = self._deliver_once(rendered)
+        while delivery.move is Move.HOLD and not self._spec.can_wait and self._wait(rendered, delivery):
+            delivery = replace(again := self._deliver_once(rendered), refused=delivery.refused + again.refused)
+        return delivery
+
+    def _wait(self, rendered: RenderedBatch, delivery: Delivery) -> bool:
+        """Wait until a permit is due; False, without waiting, when this bundle has waited enough or must stop."""
+        assert delivery.until is not None
+        now = self._worker.store.read(lambda reader: reader.now())
+        wait_s = max(0.0, (delivery.until - now).total_seconds())
+        window_s = self._worker.lanes()[rendered.priority].terms.times.window_s
+        if self._worker.stopping.is_set() or self._waited_s + wait_s > window_s:
+            return False
+        self._waited_s += wait_s
+        return not self._worker.stopping.wait(wait_s)
+
+    def _deliver_once(self, rendered: RenderedBatch) -> Delivery:
         started_s = time.perf_counter()
         with told(self._worker):
             delivery = self._worker.deliverer(rendered.priority).deliver(rendered)

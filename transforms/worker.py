@@ -67,7 +67,7 @@ class Worker:
         """The lanes as the store configures them, looked at every few seconds: `config apply` needs no restart."""
         now_s = self.clocks.own_s()
         if now_s >= self._lanes_until_s:
-            self._lanes = running_lanes(self.store, self.spec.lanes, can_wait=self.spec.can_wait)
+            self._lanes = running_lanes(self.store, self.spec.lanes)
             self._lanes_until_s = now_s + SETTINGS_FRESH_S
         return self._lanes
 

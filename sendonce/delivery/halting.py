@@ -1,4 +1,4 @@
-"""Faults that every recipient would share stop a campaign or a sender, so that they can be mended. Nobody is refused."""
+"""Faults that every recipient would share stop a campaign or a sender until they are mended. Nobody is refused."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -32,25 +32,22 @@ def make_sender(settings: SenderSettings) -> Sender:
     return ADAPTERS[settings.adapter](settings)
 
 
-def running_lanes(store: Store, names: tuple[str, ...], *, can_wait: bool) -> dict[str, RunningLane]:
-    """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none.
-
-    can_wait: whether this runner can hold a batch until a permit is due; else it goes back to the store.
-    """
+def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane]:
+    """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none."""
     senders = {name: make_sender(settings) for name, settings in senders_in(store).items()}
     return {
-        name: _running(lane, senders[lane.sender], can_wait) for name, lane in lanes_in(store).items() if name in names
+        name: _running(lane, senders[lane.sender]) for name, lane in lanes_in(store).items() if name in names
     }
 
 
-def _running(lane: Lane, sender: Sender, can_wait: bool) -> RunningLane:
+def _running(lane: Lane, sender: Sender) -> RunningLane:
     times = lane.all_times()
     terms = Terms(
         lane=lane.name,
         sender=lane.sender,
         scopes=(f"lane:{lane.name}", f"sender:{lane.sender}"),
         times=times,
-        hold_max_s=times.hold_max_s if can_wait else 0.0,
+        hold_max_s=times.hold_max_s,
         outbound_log=lane.outbound_log,
     )
     policy = Policy(

@@ -19,9 +19,15 @@ from sendonce.stores.base import ANY_SHARD, Tx
 from sendonce.stores.opening import init_store, store_key
 
 TEMPLATE = {
-    "template.yaml": "priority: bulk\nvariables:\n  name: {type: text, required: true, example: Ann}\nlocales: [en]\ndefault_locale: en\n",
+    "template.yaml": (
+        "priority: bulk\nvariables:\n  name: {type: text, required: true, example: Ann}\n"
+        "locales: [en]\ndefault_locale: en\n"
+    ),
     "subject.j2": "Hello {{ name }}",
-    "body.txt.j2": "Dear {{ name }},\n{% if recipient.locale == 'fr' %}Bonjour.{% else %}Good day.{% endif %}\n{{ unsubscribe_url }}\n",
+    "body.txt.j2": (
+        "Dear {{ name }},\n{% if recipient.locale == 'fr' %}Bonjour.{% else %}Good day.{% endif %}\n"
+        "{{ unsubscribe_url }}\n"
+    ),
     "body.html.j2": "<p>Dear {{ name }}</p>\n",
 }
 

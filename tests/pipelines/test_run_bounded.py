@@ -101,6 +101,19 @@ def test_a_limit_is_kept_over_rounds(shop: Shop) -> None:
     assert len(shop.letters()) == 25
 
 
+def test_a_slow_rate_is_used_within_a_round(shop: Shop) -> None:
+    """One round waits for permits that are near, so that a limited lane does not pay for a round per permit."""
+    shop.configure(limits=[{"rate": "20/s", "burst": 5}])
+    shop.campaign("spring", people(30))
+    report = shop.run()
+    assert (report.ended, report.rounds) == ("done", 1)
+    sizes = sorted((path.stat().st_mtime, path.read_text().count("\nTo: ")) for path in shop.folder.rglob("*.mbox"))
+    for start, _ in sizes:
+        for end, _ in sizes:
+            inside = sum(n for at, n in sizes if start <= at <= end)
+            assert inside <= 5 + 20 * (end - start + 2) or end < start
+
+
 def test_a_stop_hands_everything_back_and_the_next_run_finishes(shop: Shop) -> None:
     shop.campaign("spring", people(40))
     stop = threading.Event()
@@ -162,7 +175,7 @@ def test_bad_triggers_are_dead_letters_and_their_neighbours_are_applied(shop: Sh
     shop.run(triggers=[*messages[:5], good, *messages[5:]])
     assert shop.state("good")[0] == "completed"
     dead = {row.body: row.reason for row in shop.dead_letters()}
-    assert dead == {body: reason for body, reason in bad}
+    assert dead == dict(bad)
     assert all(row.expires_at is not None for row in shop.dead_letters())
 
 
