@@ -52,7 +52,11 @@ def parse_files(source: TemplateSource) -> tuple[dict[str, nodes.Template], list
         except TemplateSyntaxError as fault:
             faults.append(_syntax_fault(source.name, path, fault))
         except (RecursionError, ValueError, MemoryError):
-            faults.append(TemplateFault(source.name, path, 0, "cannot be read as a template", "nest less"))
+            faults.append(
+                TemplateFault(
+                    source.name, path, 0, "cannot be read as a template", "nest less, and write shorter numbers"
+                )
+            )
     return trees, faults
 
 
