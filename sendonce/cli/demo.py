@@ -78,6 +78,7 @@ def demo(session: Session, recipients: int, fresh: bool) -> None:
     report = _load(session, store, config, name, recipients)
     before = store.read(lambda reader: count(reader, name))
     seconds = _send(session, store, name) if before.unsettled else 0.0
+    settle_campaign(store, name)
     counts = store.read(lambda reader: count(reader, name))
     letters = look_into(Path(config.senders["outbox"].path) / name)
     result = _Result(report, counts, letters, seconds)
@@ -137,7 +138,6 @@ def _send(session: Session, store: Store, name: str) -> float:
     started_s = time.monotonic()
     with stop_signals() as stop, Watch(store, name):
         report = local_runner().run_bounded(store.url, stop=stop)
-    settle_campaign(store, name)
     if report.ended == "stopped":
         raise KeyboardInterrupt
     return time.monotonic() - started_s

@@ -126,7 +126,16 @@ def _bar(found: Status) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     done = number(found.counts.done)
     text = f"{percent(found.percent)}  {done} of {number(found.total)}"
-    grid.add_row(ProgressBar(total=max(1, found.total or 1), completed=found.counts.done, width=40), text)
+    grid.add_row(
+        ProgressBar(
+            total=max(1, found.total or 1),
+            completed=found.counts.done,
+            width=40,
+            complete_style="blue",
+            finished_style="green",
+        ),
+        text,
+    )
     return grid
 
 

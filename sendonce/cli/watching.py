@@ -100,7 +100,9 @@ def _bars(name: str, counts: Counts, speed: float | None) -> RenderableType:
     grid.add_column(width=24)
     grid.add_column(justify="right", width=7)
     grid.add_column(no_wrap=True)
-    bar = ProgressBar(total=max(1, counts.recipients), completed=counts.done)
+    bar = ProgressBar(
+        total=max(1, counts.recipients), completed=counts.done, complete_style="blue", finished_style="green"
+    )
     share = estimate(counts.recipients, counts.done, 0.0).percent
     grid.add_row(Text(name, "bold"), bar, percent(share), Text(_pace(counts, speed), "dim"))
     return Group(grid, Text("  ").append(outcome_line(counts.outcomes)))
