@@ -15,12 +15,13 @@ from sendonce.cli.letterbox import Letterbox, look_into
 from sendonce.cli.output import duration, err, kind_text, number, out, table
 from sendonce.cli.run import stop_signals
 from sendonce.cli.session import Session, Unfinished, with_session
+from sendonce.cli.status import reasons_table
 from sendonce.cli.watching import Watch
 from sendonce.config import Config, SenderSettings, Unsubscribe, apply_config, load_config
 from sendonce.control import campaigns
 from sendonce.control.completion import settle_campaign
 from sendonce.control.load import LoadOptions, LoadReport, load
-from sendonce.control.progress import Counts, count
+from sendonce.control.progress import Counts, count, count_reasons
 from sendonce.rendering.catalogue import find_template
 from sendonce.stores.base import Store
 from sendonce.stores.opening import init_store
@@ -35,6 +36,7 @@ class _Result:
 
     load: LoadReport
     counts: Counts
+    reasons: dict[str, int]
     letters: Letterbox
     seconds: float
 
@@ -79,9 +81,9 @@ def demo(session: Session, recipients: int, fresh: bool) -> None:
     before = store.read(lambda reader: count(reader, name))
     seconds = _send(session, store, name) if before.unsettled else 0.0
     settle_campaign(store, name)
-    counts = store.read(lambda reader: count(reader, name))
+    counts, reasons = store.read(lambda reader: (count(reader, name), count_reasons(reader, name)))
     letters = look_into(Path(config.senders["outbox"].path) / name)
-    result = _Result(report, counts, letters, seconds)
+    result = _Result(report, counts, reasons, letters, seconds)
     if session.as_json:
         click.echo(orjson.dumps(result.as_json()).decode())
     else:
@@ -157,6 +159,9 @@ def _tell(name: str, result: _Result, *, sent: bool) -> None:
     made.add_section()
     made.add_row("all", number(result.load.recipients), style="bold")
     out().print(made)
+    if result.reasons:
+        out().print()
+        out().print(reasons_table(result.reasons))
     letters = result.letters
     twice = "none twice" if not letters.duplicates else f"[bold red]{number(letters.duplicates)} twice[/]"
     out().print(f"\n{number(letters.letters)} letters in {number(letters.files)} files, {twice}:")

@@ -94,18 +94,18 @@ def _only_or_running(session: Session) -> str:
 def _watch(session: Session, campaign: str, every_s: float) -> None:
     import orjson
 
-    found = campaign_status(session.store, campaign)
+    found = campaign_status(session.store, campaign, in_full=False)
     if session.as_json:
         while True:
             click.echo(orjson.dumps(found.as_json()).decode())
             if found.campaign.state in ENDED:
                 return
             time.sleep(every_s)
-            found = campaign_status(session.store, campaign)
+            found = campaign_status(session.store, campaign, in_full=False)
     with Live(status_view(found), console=out(), auto_refresh=False, transient=False) as live:
         while found.campaign.state not in ENDED:
             time.sleep(every_s)
-            found = campaign_status(session.store, campaign)
+            found = campaign_status(session.store, campaign, in_full=False)
             live.update(status_view(found), refresh=True)
 
 
@@ -117,6 +117,8 @@ def status_view(found: Status) -> RenderableType:
         head.append(f"  {campaign.state_reason}", "dim")
     parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
     parts.append(_two_columns(_outcomes(outcomes), _batches(found)))
+    if found.reasons:
+        parts += [Text(), reasons_table(found.reasons)]
     if hints := _hints(found):
         parts += [Text(), *(Text(hint, "yellow") for hint in hints)]
     return Group(*parts)
@@ -155,6 +157,14 @@ def _outcomes(outcomes: dict[str, int]) -> Table:
     made = table("outcome", "recipients", right=("recipients",))
     for kind, count in outcomes.items():
         made.add_row(kind_text(kind, count), Text(number(count), "dim" if not count else ""))
+    return made
+
+
+def reasons_table(reasons: dict[str, int]) -> Table:
+    """Why recipients got no letter, the most frequent first."""
+    made = table("no letter because", "recipients", right=("recipients",))
+    for reason, times in reasons.items():
+        made.add_row(reason, number(times))
     return made
 
 

@@ -4,11 +4,13 @@ Done means a final outcome. What is planned, on its way or in doubt is not done.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Optional
 
-from schemas.outcomes import KINDS
+from schemas.ids import SHARDS
+from schemas.outcomes import KINDS, REASON_OF
 from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.campaigns import RUNNING
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
@@ -81,6 +83,19 @@ def count(reader: Reader, campaign_id: str) -> Counts:
         for kind in KINDS:
             outcomes[kind] += group[f"n_{kind}"]
     return Counts(outcomes, batches, waiting)
+
+
+def count_reasons(reader: Reader, campaign_id: str) -> dict[str, int]:
+    """Recipients by the reason of their outcome (`render.bad_variable`, `unsubscribed`, …), the most frequent first.
+
+    Reads every batch's outcome bytes, one byte a recipient: for a look now and then, not for every tick.
+    """
+    codes: Counter[int] = Counter()
+    for shard in range(SHARDS):
+        for batch in reader.scan(Batch, shard, campaign_id):
+            if batch.n_refused or batch.n_skipped or batch.n_suppressed:
+                codes.update(batch.outcomes)
+    return {REASON_OF[code]: times for code, times in codes.most_common() if REASON_OF[code]}
 
 
 def active_seconds(campaign: Campaign, before: Optional[Progress], now: datetime) -> float:

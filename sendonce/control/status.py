@@ -8,7 +8,7 @@ from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign, Job, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.faults import UnknownCampaign
-from sendonce.control.progress import Counts, active_seconds, count, estimate
+from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
 from sendonce.stores.base import Reader, Store
 
 # A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
@@ -19,7 +19,8 @@ JOB_SILENT_S = 60.0
 class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
-    active_s: time without pauses. jobs: running jobs that serve its lane.
+    active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
+    outcome. oldest_due and reasons are left out unless the look is in full.
     """
 
     campaign: Campaign
@@ -33,6 +34,7 @@ class Status:
     delivered: Optional[int]
     oldest_due: Optional[datetime]
     jobs: int
+    reasons: dict[str, int]
 
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
@@ -60,6 +62,7 @@ class Status:
             "assumed": outcomes["assumed"],
             "in_doubt": outcomes["in_doubt"],
             "open": outcomes["open"],
+            "reasons": self.reasons,
             "percent": self.percent,
             "rate_per_s": None if self.rate_per_s is None else round(self.rate_per_s, 2),
             "eta_minutes": None if self.eta_s is None else round(self.eta_s / 60, 2),
@@ -73,29 +76,29 @@ class Status:
         }
 
 
-def campaign_status(store: Store, campaign_id: str) -> Status:
-    """One campaign as of now, or UnknownCampaign."""
+def campaign_status(store: Store, campaign_id: str, *, in_full: bool = True) -> Status:
+    """One campaign as of now, or UnknownCampaign. in_full: with what takes a look at every batch or shard."""
 
     def look(reader: Reader) -> Status:
         campaign = reader.get(Campaign, campaign_id)
         if campaign is None:
             raise UnknownCampaign(campaign_id)
-        return _status(reader, campaign, with_due=True)
+        return _status(reader, campaign, in_full=in_full)
 
     return store.read(look)
 
 
 def all_statuses(store: Store) -> list[Status]:
-    """Every campaign, newest first. The oldest due time is left out: it costs a look into every shard."""
+    """Every campaign, newest first; not in full."""
 
     def look(reader: Reader) -> list[Status]:
         campaigns = sorted(reader.scan(Campaign), key=lambda row: row.created_at, reverse=True)
-        return [_status(reader, campaign, with_due=False) for campaign in campaigns]
+        return [_status(reader, campaign, in_full=False) for campaign in campaigns]
 
     return store.read(look)
 
 
-def _status(reader: Reader, campaign: Campaign, *, with_due: bool) -> Status:
+def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     now = reader.now()
     counts = count(reader, campaign.campaign_id)
     progress = reader.get(Progress, campaign.campaign_id)
@@ -114,8 +117,9 @@ def _status(reader: Reader, campaign: Campaign, *, with_due: bool) -> Status:
         eta_s=found.eta_s,
         active_s=active_s,
         delivered=progress.delivered if progress else None,
-        oldest_due=_oldest_due(reader, campaign) if with_due else None,
+        oldest_due=_oldest_due(reader, campaign) if in_full else None,
         jobs=_jobs(reader, campaign, now),
+        reasons=count_reasons(reader, campaign.campaign_id) if in_full else {},
     )
 
 

@@ -96,6 +96,7 @@ def test_status_has_the_seed_metrics_by_their_names_and_adds_up(sendonce: Call, 
     assert sum(shown[part] for part in parts) == 7
     assert (shown["percent"], shown["in_doubt"], shown["held"], shown["in_doubt_batches"]) == (42.9, 1, 0, 1)
     assert shown["oldest_due"].endswith("Z")
+    assert shown["reasons"] == {"render.undefined_variable": 1, "suppressed.unsubscribed": 1}
 
 
 def test_status_for_people_fits_and_says_what_to_do(sendonce: Call, store: Store) -> None:
@@ -106,6 +107,7 @@ def test_status_for_people_fits_and_says_what_to_do(sendonce: Call, store: Store
     assert (answer.code, answer.widest <= 80) == (0, True)
     assert "No job is running: `sendonce run`" in answer.out
     assert "42.9 %  3 of 7" in answer.out
+    assert "render.undefined_variable" in answer.out
 
 
 def test_status_of_an_empty_store_is_a_wrong_call(sendonce: Call, store: Store) -> None:
