@@ -17,7 +17,7 @@ from schemas.elements import DeadLetter, Reference, RenderedBatch
 from schemas.outcomes import KINDS
 from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
-from sendonce.delivery.protocol import Move
+from sendonce.delivery.terms import Move
 from sendonce.failpoints import failpoint
 from transforms.worker import WorkerSpec, told, worker_for
 

@@ -14,8 +14,8 @@ from schemas.tables import Batch
 from sendonce.delivery import batches, protocol, retry
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
-from sendonce.delivery.protocol import Ask, Move, Rendered, Report, Terms, Turn
 from sendonce.delivery.requests import next_letters, report_of
+from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.failpoints import failpoint
 from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
@@ -99,7 +99,7 @@ class Deliverer:
         terms = self._terms
 
         def work(reader: Reader) -> tuple[Batch | None, int]:
-            batch = reader.get(Batch, *protocol.batch_key(reference.campaign_id, reference.batch_no))
+            batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
             limits = limits_of(reader, terms.scopes)
             return batch, largest_request(limits, terms.times.permit_ttl_s, self._sender.capabilities.recipients)
 

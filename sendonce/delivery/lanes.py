@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sendonce.config import Lane, SenderSettings, lanes_in, senders_in
-from sendonce.delivery.protocol import Terms
 from sendonce.delivery.resolver import Policy
+from sendonce.delivery.terms import Terms
 from sendonce.senders.base import Sender
 from sendonce.senders.outbox import Outbox
 from sendonce.stores.base import Store
@@ -35,9 +35,7 @@ def make_sender(settings: SenderSettings) -> Sender:
 def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane]:
     """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none."""
     senders = {name: make_sender(settings) for name, settings in senders_in(store).items()}
-    return {
-        name: _running(lane, senders[lane.sender]) for name, lane in lanes_in(store).items() if name in names
-    }
+    return {name: _running(lane, senders[lane.sender]) for name, lane in lanes_in(store).items() if name in names}
 
 
 def _running(lane: Lane, sender: Sender) -> RunningLane:

@@ -14,7 +14,7 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, Suppression, TemplateContent
 from sendonce.delivery import batches
-from sendonce.delivery.protocol import Rendered, batch_key
+from sendonce.delivery.terms import Rendered, batch_key
 from sendonce.rendering.catalogue import from_row
 from sendonce.rendering.render import Addressee, Compiled, compile_template, render_batch
 from sendonce.stores.base import Reader, Store

@@ -10,7 +10,8 @@ from schemas.elements import Reference
 from schemas.tables import Batch, Campaign, Switch
 from sendonce.delivery import batches
 from sendonce.delivery.limits import limits_of, outlook
-from sendonce.delivery.protocol import Terms, plan
+from sendonce.delivery.protocol import plan
+from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
 # Batches marked in one transaction: enough to be cheap, few enough not to hold up claims.

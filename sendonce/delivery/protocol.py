@@ -21,12 +21,10 @@ mended by calling again: each step knows its own traces (token, plan_no, the row
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import Enum
 
 from schemas.elements import Reference
-from schemas.ids import message_id, shard_of
 from schemas.ordinals import pack, unpack
 from schemas.outcomes import Outcome
 from schemas.tables import (
@@ -36,99 +34,14 @@ from schemas.tables import (
     Campaign,
     Decision,
     Limit,
-    OutboundMessage,
     Recipient,
     Suppression,
     Switch,
 )
 from sendonce.delivery import batches, limits
-from sendonce.stores.base import Reader, Tx
-from sendonce.times import Times
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a lane's configuration means for the protocol. `scopes` are the limits that each request draws from.
-
-    hold_max_s: the longest wait for a permit that the owner does itself; 0 where a runner cannot wait.
-    most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
-    outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
-    """
-
-    lane: str
-    sender: str
-    scopes: tuple[str, ...]
-    times: Times
-    hold_max_s: float = 0.0
-    most_tries: int = 12
-    outbound_log: str = "rows"
-
-
-@dataclass(frozen=True)
-class Ask:
-    """The request that an owner wants to make next. `payload_hash` is of the very bytes that will be sent."""
-
-    attempt_id: str
-    ordinals: Sequence[int]
-    payload_hash: str
-    provider: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """A finished request. `outcomes` names each of its ordinals: final, IN_DOUBT, or OPEN when it was not sent.
-
-    wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
-    throttled: the provider only asked to slow down; spends no try, and the permit counts as used.
-    """
-
-    attempt_id: str
-    verdict: str
-    outcomes: Mapping[int, Outcome]
-    reason: str = ""
-    provider_ref: str | None = None
-    wait_s: float | None = None
-    halts: bool = False
-    throttled: bool = False
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """What rendering decided or must be checked again: outcomes without a letter, message names, address keys.
-
-    at: store time at which suppressions were read; only newer ones can still strike someone out.
-    """
-
-    at: datetime
-    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
-    names: Mapping[int, str] = field(default_factory=dict)
-    lists: tuple[str, ...] = ("*",)
-
-
-class Move(Enum):
-    """What the owner does after a transaction."""
-
-    GO = "go"  # the intent is durable and holds its permit: check the deadline, send, then advance
-    AGAIN = "again"  # the batch is mine, the request must change: fewer ordinals, or no more than `size`
-    HOLD = "hold"  # no permit before `until`: keep the rendered batch, claim it again then
-    ENDED = "ended"  # the batch is no longer mine, by my own step: done, handed back, or in doubt
-    LOST = "lost"  # the batch was not mine any more (or never): drop everything
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The answer of claim, reclaim and advance. `batch` is the row as committed (None when it is lost)."""
-
-    move: Move
-    batch: Batch | None = None
-    size: int | None = None
-    until: datetime | None = None
-    reason: str = ""
-
-
-def batch_key(campaign_id: str, batch_no: int) -> tuple[int, str, int]:
-    return shard_of(campaign_id, batch_no), campaign_id, batch_no
-
+from sendonce.delivery.rows import attempt_row, names_of, write_rows
+from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.stores.base import Tx
 
 # -- plan ---------------------------------------------------------------------------------------------------------
 
@@ -253,7 +166,7 @@ def advance(
         return _reported_before(tx, terms, found, worker_id, report, rendered, ask, scopes)
     now = tx.now()
     after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
-    tx.put(_attempt(found, worker_id, report, now, evidence=False))
+    tx.put(attempt_row(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
     assert found.intent_at is not None
     if unsent and not report.throttled:
@@ -309,7 +222,7 @@ def _reported_before(
 def _fenced(tx: Tx, mine: Batch, worker_id: str, report: Report | None) -> Turn:
     """Not the owner any more. A verdict that was learned all the same is evidence for the resolver."""
     if report is not None and tx.get(Attempt, mine.shard, mine.campaign_id, mine.batch_no, report.attempt_id) is None:
-        tx.put(_attempt(mine, worker_id, report, tx.now(), evidence=True))
+        tx.put(attempt_row(mine, worker_id, report, tx.now(), evidence=True))
     return Turn(Move.LOST, reason="fenced")
 
 
@@ -428,6 +341,11 @@ def skip_rung(tx: Tx, campaign_id: str, batch_no: int, reason: str) -> None:
         tx.put(replace(found, wait_reason=reason, visible_at=None))
 
 
+def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, names: Mapping[int, str], report: Report | None) -> None:
+    write_rows(tx, terms.outbound_log, before, after, names, report, tx.now())
+    tx.put(after)
+
+
 # -- expire, settle, cancel ---------------------------------------------------------------------------------------
 
 
@@ -480,7 +398,7 @@ def settle(
         after = batches.finished(after, now)
     if decision is not None:
         tx.insert(replace(decision, attempt_id=found.attempt_id, ordinals=pack(changes), at=now))
-    _write_rows(tx, outbound_log, found, after, names, None, now)
+    write_rows(tx, outbound_log, found, after, names, None, now)
     tx.put(replace(after, token=found.token + 1))
     return after
 
@@ -505,65 +423,6 @@ def cancel(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: st
     now = tx.now()
     names = names_of(tx, key, found)
     after = replace(_closed(found, Outcome.CANCELLED, now, batches.CANCELLED), token=found.token + 1)
-    _write_rows(tx, outbound_log, found, after, names, None, now)
+    write_rows(tx, outbound_log, found, after, names, None, now)
     tx.put(after)
     return after
-
-
-# -- rows ---------------------------------------------------------------------------------------------------------
-
-
-def names_of(reader: Reader, key: bytes, batch: Batch) -> dict[int, str]:
-    """The message ids of a batch by ordinal, from its snapshot. `key` is the store's own."""
-    people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
-    return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
-
-
-def _attempt(batch: Batch, worker_id: str, report: Report, now: datetime, *, evidence: bool) -> Attempt:
-    ordinals = sorted(report.outcomes)
-    return Attempt(
-        shard=batch.shard,
-        campaign_id=batch.campaign_id,
-        batch_no=batch.batch_no,
-        attempt_id=report.attempt_id,
-        ordinals=pack(ordinals),
-        token=batch.token,
-        worker_id=worker_id,
-        provider=batch.provider or "",
-        payload_hash=batch.payload_hash or "",
-        verdict=report.verdict,
-        started_at=batch.intent_at or now,
-        finished_at=now,
-        evidence=evidence,
-        reason=report.reason or None,
-        provider_ref=report.provider_ref,
-        outcomes=bytes(report.outcomes[ordinal] for ordinal in ordinals),
-    )
-
-
-def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, names: Mapping[int, str], report: Report | None) -> None:
-    _write_rows(tx, terms.outbound_log, before, after, names, report, tx.now())
-    tx.put(after)
-
-
-def _write_rows(
-    tx: Tx,
-    outbound_log: str,
-    before: Batch,
-    after: Batch,
-    names: Mapping[int, str],
-    report: Report | None,
-    now: datetime,
-) -> None:
-    """One row per message that became final: the same row again if the step runs again."""
-    rows = []
-    for ordinal, outcome in batches.newly_final(before, after).items():
-        if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
-            continue
-        row = OutboundMessage(names[ordinal], after.campaign_id, after.batch_no, ordinal, int(outcome), now)
-        if report is not None and ordinal in report.outcomes:
-            row = replace(row, attempt_id=report.attempt_id, provider=before.provider, provider_ref=report.provider_ref)
-        elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
-            row = replace(row, attempt_id=before.attempt_id, provider=before.provider, provider_ref=before.provider_ref)
-        rows.append(row)
-    tx.put(*rows)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from schemas.letters import Letter, Letters
 from schemas.outcomes import Outcome
-from sendonce.delivery.protocol import Report
+from sendonce.delivery.terms import Report
 from sendonce.senders.base import Capabilities, Reply, Verdict
 
 

@@ -14,8 +14,8 @@ from sendonce.control.progress import aggregate_progress
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.planner import lane_campaigns, open_batches
-from sendonce.delivery.protocol import Terms
 from sendonce.delivery.resolver import Policy, settle_doubt
+from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store
 
 # Batches closed by one look of a cancelled campaign: a tick stays short, the next one goes on.

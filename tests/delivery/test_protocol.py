@@ -8,8 +8,8 @@ from schemas.letters import dump
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Suppression, Switch
 from sendonce.delivery import protocol
-from sendonce.delivery.protocol import Move
 from sendonce.delivery.resolver import decide
+from sendonce.delivery.terms import Move
 from sendonce.senders.base import Reply, Verdict
 from sendonce.stores.base import StoreUnavailable
 from tests.delivery.world import TERMS, World

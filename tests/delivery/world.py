@@ -13,9 +13,9 @@ from schemas.tables import Attempt, Batch, Campaign, Limit, OutboundMessage, Rec
 from sendonce.delivery.deliver import Clocks, Deliverer, Delivery
 from sendonce.delivery.letters import element_of
 from sendonce.delivery.planner import _candidates, plan_lane
-from sendonce.delivery.protocol import Terms
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.sweeper import Swept, sweep_lane
+from sendonce.delivery.terms import Terms
 from sendonce.stores.opening import init_store, open_store, store_key
 from sendonce.times import BULK
 from tests.control.made import Clock, batch_row, campaign_row, seal

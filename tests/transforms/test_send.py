@@ -14,7 +14,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from schemas.elements import RenderedBatch
 from schemas.outcomes import Outcome
 from sendonce.delivery.deliver import Delivery
-from sendonce.delivery.protocol import Move
+from sendonce.delivery.terms import Move
 from transforms import worker as workers
 from transforms.send import RateLimitedSend
 from transforms.worker import WorkerSpec

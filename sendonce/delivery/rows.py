@@ -1,0 +1,64 @@
+"""The rows that a step of the protocol leaves besides the batch's own: finished requests and final messages."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from schemas.ids import message_id
+from schemas.ordinals import pack
+from schemas.outcomes import Outcome
+from schemas.tables import Attempt, Batch, OutboundMessage, Recipient
+from sendonce.delivery import batches
+from sendonce.delivery.terms import Report
+from sendonce.stores.base import Reader, Tx
+
+
+def names_of(reader: Reader, key: bytes, batch: Batch) -> dict[int, str]:
+    """The message ids of a batch by ordinal, from its snapshot. `key` is the store's own."""
+    people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
+    return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
+
+
+def attempt_row(batch: Batch, worker_id: str, report: Report, now: datetime, *, evidence: bool) -> Attempt:
+    ordinals = sorted(report.outcomes)
+    return Attempt(
+        shard=batch.shard,
+        campaign_id=batch.campaign_id,
+        batch_no=batch.batch_no,
+        attempt_id=report.attempt_id,
+        ordinals=pack(ordinals),
+        token=batch.token,
+        worker_id=worker_id,
+        provider=batch.provider or "",
+        payload_hash=batch.payload_hash or "",
+        verdict=report.verdict,
+        started_at=batch.intent_at or now,
+        finished_at=now,
+        evidence=evidence,
+        reason=report.reason or None,
+        provider_ref=report.provider_ref,
+        outcomes=bytes(report.outcomes[ordinal] for ordinal in ordinals),
+    )
+
+
+def write_rows(
+    tx: Tx,
+    outbound_log: str,
+    before: Batch,
+    after: Batch,
+    names: Mapping[int, str],
+    report: Report | None,
+    now: datetime,
+) -> None:
+    """One row per message that became final: the same row again if the step runs again."""
+    rows = []
+    for ordinal, outcome in batches.newly_final(before, after).items():
+        if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
+            continue
+        row = OutboundMessage(names[ordinal], after.campaign_id, after.batch_no, ordinal, int(outcome), now)
+        if report is not None and ordinal in report.outcomes:
+            row = replace(row, attempt_id=report.attempt_id, provider=before.provider, provider_ref=report.provider_ref)
+        elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
+            row = replace(row, attempt_id=before.attempt_id, provider=before.provider, provider_ref=before.provider_ref)
+        rows.append(row)
+    tx.put(*rows)

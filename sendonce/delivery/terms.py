@@ -1,0 +1,95 @@
+"""What the steps of the protocol are given and what they answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from schemas.ids import shard_of
+from schemas.outcomes import Outcome
+from schemas.tables import Batch
+from sendonce.times import Times
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a lane's configuration means for the protocol. `scopes` are the limits that each request draws from.
+
+    hold_max_s: the longest wait for a permit that the owner does itself; 0 where a runner cannot wait.
+    most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
+    outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
+    """
+
+    lane: str
+    sender: str
+    scopes: tuple[str, ...]
+    times: Times
+    hold_max_s: float = 0.0
+    most_tries: int = 12
+    outbound_log: str = "rows"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The request that an owner wants to make next. `payload_hash` is of the very bytes that will be sent."""
+
+    attempt_id: str
+    ordinals: Sequence[int]
+    payload_hash: str
+    provider: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished request. `outcomes` names each of its ordinals: final, IN_DOUBT, or OPEN when it was not sent.
+
+    wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
+    throttled: the provider only asked to slow down; spends no try, and the permit counts as used.
+    """
+
+    attempt_id: str
+    verdict: str
+    outcomes: Mapping[int, Outcome]
+    reason: str = ""
+    provider_ref: str | None = None
+    wait_s: float | None = None
+    halts: bool = False
+    throttled: bool = False
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What rendering decided or must be checked again: outcomes without a letter, message names, address keys.
+
+    at: store time at which suppressions were read; only newer ones can still strike someone out.
+    """
+
+    at: datetime
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    lists: tuple[str, ...] = ("*",)
+
+
+class Move(Enum):
+    """What the owner does after a transaction."""
+
+    GO = "go"  # the intent is durable and holds its permit: check the deadline, send, then advance
+    AGAIN = "again"  # the batch is mine, the request must change: fewer ordinals, or no more than `size`
+    HOLD = "hold"  # no permit before `until`: keep the rendered batch, claim it again then
+    ENDED = "ended"  # the batch is no longer mine, by my own step: done, handed back, or in doubt
+    LOST = "lost"  # the batch was not mine any more (or never): drop everything
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The answer of claim, reclaim and advance. `batch` is the row as committed (None when it is lost)."""
+
+    move: Move
+    batch: Batch | None = None
+    size: int | None = None
+    until: datetime | None = None
+    reason: str = ""
+
+
+def batch_key(campaign_id: str, batch_no: int) -> tuple[int, str, int]:
+    return shard_of(campaign_id, batch_no), campaign_id, batch_no
