@@ -21,8 +21,9 @@ def explain(fault: Exception) -> tuple[str, str, int] | None:
         return str(fault), "store_unavailable", FAILED
     if isinstance(fault, StoreError):
         return str(fault), "store", FAILED
-    if isinstance(fault, OSError) and fault.filename is not None:
-        return f"{fault.filename}: {fault.strerror}; check the path, its permissions and the disk", "file", FAILED
+    if isinstance(fault, OSError):
+        place = fault.filename or "a file"
+        return f"{place}: {fault.strerror or fault}; check the path, its permissions and the disk", "file", FAILED
     return _of_templates(fault)
 
 

@@ -133,6 +133,13 @@ class Config(_Strict):
             "lanes": {name: _named(name, lane) for name, lane in filled.items()},
         }
 
+    @field_validator("store")
+    @classmethod
+    def _store_url(cls, url: str) -> str:
+        if not url.startswith(("sqlite:///", "spanner://")):
+            raise ValueError("must be a store URL, sqlite:///relative/path or sqlite:////absolute/path")
+        return url
+
     @field_validator("from_address")
     @classmethod
     def _one_address(cls, text: str) -> str:

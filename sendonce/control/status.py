@@ -20,7 +20,7 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. oldest_due and reasons are left out unless the look is in full.
+    outcome. oldest_due and reasons are None unless the look is in full.
     """
 
     campaign: Campaign
@@ -34,7 +34,7 @@ class Status:
     delivered: Optional[int]
     oldest_due: Optional[datetime]
     jobs: int
-    reasons: dict[str, int]
+    reasons: Optional[dict[str, int]]
 
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
@@ -119,7 +119,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
         jobs=_jobs(reader, campaign, now),
-        reasons=count_reasons(reader, campaign.campaign_id) if in_full else {},
+        reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
     )
 
 

@@ -94,6 +94,7 @@ def test_the_file_is_the_option_then_the_environment_then_the_one_in_the_folder(
         ('from: "Shop <news>"', "from: must be one address"),
         ('from: "a@b.example\\nBcc: c@d.example"', "from: must not hold line breaks"),
         ("unsubscribe: {base_url: http://shop.example/u}", "unsubscribe.base_url: must be an https address"),
+        ("store: mysql://x", "line 1: store: must be a store URL, sqlite:///relative/path or sqlite:////absolute/path"),
         ("store: a\nstore: b", "line 2: store is set twice; keep one"),
         ("lanes: {bulk: [", "not valid YAML"),
         ("- a list", "line 1: holds no settings"),
