@@ -49,7 +49,7 @@ def resolve(names: Sequence[str], column_map: Mapping[str, str], place: str) -> 
         raise LoadFault(
             f"missing columns {', '.join(missing)}; {found}",
             place,
-            f"name them so, or map them, for example --map {missing[0]}=YOUR_COLUMN; or give the --delimiter",
+            f"name them so, or map them, for example --column {missing[0]}=YOUR_COLUMN; or give the --delimiter",
         )
     doubled = [name for name, times in Counter(plain).items() if times > 1 and name]
     if doubled:

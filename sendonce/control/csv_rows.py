@@ -93,10 +93,13 @@ class CsvReader:
             text, surplus = text[:-surplus], 0
         if surplus == 0 or not text.strip(self._nothing):
             self._keep(text, number)
-        elif surplus < 0:
-            self._reject(number, "too_few_values", f"{width + surplus} of {width}")
+            return
+        last = self._lines.number
+        reach = f", up to line {last}" if last > number else ""
+        if surplus < 0:
+            self._reject(number, "too_few_values", f"{width + surplus} of {width}{reach}")
         else:
-            self._reject(number, "too_many_values", f"{width + surplus} for {width} columns")
+            self._reject(number, "too_many_values", f"{width + surplus} for {width} columns{reach}")
 
     def _keep(self, text: str, number: int) -> None:
         """Put a record of the right number of values, or of none at all, into the chunk."""
@@ -274,7 +277,7 @@ def _delimiter(header: str, quote: str, options: FileOptions) -> str:
         try:
             names = _split(header, delimiter, quote)
         except csv.Error:
-            return False, 0
+            return False, header.count(delimiter) + 1
         return has_required(names, options.column_map), len(names)
 
     return max(DELIMITERS, key=fitness)

@@ -103,8 +103,9 @@ def _state(path: Path) -> tuple[int, int, int, int]:
         found = os.stat(path)
     except FileNotFoundError:
         raise LoadFault("there is no such recipients file", place, "check the path") from None
-    except OSError as fault:
-        raise LoadFault(f"cannot be read ({fault.strerror})", place, "check the path and its permissions") from None
+    except (OSError, ValueError) as fault:
+        words = getattr(fault, "strerror", None) or "no path"
+        raise LoadFault(f"cannot be read ({words})", place, "check the path and its permissions") from None
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
         raise LoadFault(f"is {kind}", place, "name a CSV, NDJSON or Parquet file")

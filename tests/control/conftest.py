@@ -6,6 +6,7 @@ import pytest
 
 from sendonce.stores.base import Store
 from sendonce.stores.opening import init_store, open_store
+from tests.control.lists import Loads
 from tests.control.made import Clock
 
 
@@ -21,3 +22,8 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     opened = open_store(url, clock=clock)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def loads(store: Store, tmp_path: Path) -> Loads:
+    return Loads(store, tmp_path)
