@@ -4,7 +4,7 @@ from sendonce.control.campaigns import begin_cancel
 from sendonce.control.status import campaign_status
 from sendonce.delivery.cancellation import cancel, sweep_cancelled
 from sendonce.stores.base import Store
-from tests.control.made import batch_row, outcomes, seal
+from tests.control.made import batch_row, campaign_row, outcomes, seal
 
 
 def accepted(count: int) -> dict[int, Outcome]:
@@ -73,3 +73,12 @@ def test_a_campaign_that_was_never_started_is_cancelled_whole(store: Store) -> N
 
     assert cancel(store, "spring", "ann").after == "cancelled"
     assert campaign_status(store, "spring").counts.outcomes["cancelled"] == 3
+
+
+def test_a_campaign_that_is_still_loading_is_cancelled_at_once(store: Store) -> None:
+    seal(store, "spring", [3], state="loading")
+
+    change = cancel(store, "spring", "ann")
+
+    assert (change.before, change.after, change.changed) == ("loading", "cancelled", True)
+    assert campaign_row(store, "spring").finished_at is not None
