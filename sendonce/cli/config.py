@@ -17,7 +17,10 @@ def config() -> None:
 @config.command()
 @with_session
 def show(session: Session) -> None:
-    """The settings in force, and whether the store's lanes and senders are the same."""
+    """The settings in force.
+
+    Says, too, whether the store's lanes and senders are the same.
+    """
     import yaml
 
     settings = orjson.loads(session.config.model_dump_json(by_alias=True, exclude_none=True))
@@ -47,9 +50,9 @@ def show(session: Session) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would change.")
 @with_session
 def apply(session: Session, dry_run: bool) -> None:
-    """Put lanes, limits and senders into the store, where jobs read them.
+    """Put lanes, limits and senders into the store.
 
-    A limit that stays keeps its level: applying twice does not let more through.
+    Jobs read them there, also those that run already. A limit that stays keeps its level: applying twice does not let more through.
     """
     if dry_run:
         changes = config_changes(session.store, session.config)

@@ -62,7 +62,10 @@ _reason = click.option("--reason", default="", metavar="TEXT", help="Why; kept w
 @_reason
 @with_session
 def assume(session: Session, campaign: str, batch: int | None, reason: str) -> None:
-    """Count the recipients in doubt as `assumed`: nothing more is sent to them."""
+    """Count those in doubt as `assumed`.
+
+    Nothing more is sent to them. `assumed` is never counted as accepted.
+    """
     _decide(session, "assume", _chosen(session, campaign, batch), reason)
 
 
@@ -73,7 +76,10 @@ def assume(session: Session, campaign: str, batch: int | None, reason: str) -> N
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_session
 def resend(session: Session, campaign: str, batch: int | None, reason: str, yes: bool) -> None:
-    """Send again to the recipients in doubt. Whoever was reached gets a second letter."""
+    """Send again to those in doubt.
+
+    Whoever was reached gets a second letter.
+    """
     chosen = _chosen(session, campaign, batch)
     if get_campaign(session.store, campaign).state == CANCELLING:
         raise WrongCall(

@@ -46,6 +46,11 @@ def test_help_fits_80_columns(sendonce: Call, name: str) -> None:
     assert answer.widest <= 80
 
 
+@pytest.mark.parametrize("name", ["doubts", "templates", "config"])
+def test_help_of_a_group_cuts_no_sentence_off(sendonce: Call, name: str) -> None:
+    assert "..." not in sendonce(name, "--help").out.split("Commands:")[1]
+
+
 def test_help_names_every_command(sendonce: Call) -> None:
     words = sendonce("--help").out.split()
 
