@@ -52,7 +52,8 @@ def show(session: Session) -> None:
 def apply(session: Session, dry_run: bool) -> None:
     """Put lanes, limits and senders into the store.
 
-    Jobs read them there, also those that run already. A limit that stays keeps its level: applying twice does not let more through.
+    Jobs read them there, also those that run already. A limit that stays keeps its level: applying twice does not
+    let more through.
     """
     if dry_run:
         changes = config_changes(session.store, session.config)

@@ -63,7 +63,8 @@ def _described(name: str, session: Session) -> dict[str, Any]:
 def push(session: Session, names: tuple[str, ...]) -> None:
     """Put templates into the store.
 
-    Workers read them there; `load` does it by itself. Content is pinned by its hash: a push never changes what a campaign sends. A template with errors is not taken.
+    Workers read them there; `load` does it by itself. Content is pinned by its hash: a push never changes what a
+    campaign sends. A template with errors is not taken.
     """
     sources = [find_template(name, session.config.template_folders()) for name in names]
     bad = [source.name for source in sources if any(finding.level == "error" for finding in check_template(source))]
