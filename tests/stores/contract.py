@@ -602,10 +602,10 @@ class StoreContract:
     # Any program gives the same as on dictionaries.
 
     @settings(
-        max_examples=60,
+        max_examples=40,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
-    @given(steps=st.lists(st.tuples(TRANSACTIONS, st.lists(QUERIES, min_size=1, max_size=5)), min_size=1, max_size=8))
+    @given(steps=st.lists(st.tuples(TRANSACTIONS, st.lists(QUERIES, min_size=1, max_size=5)), min_size=1, max_size=6))
     def test_any_program_gives_the_same_as_on_dictionaries(self, store: Store, steps: list[Any]) -> None:
         for kind in (Batch, Recipient, Permit, DeadLetterRow):
             store.delete_many(kind)
