@@ -70,7 +70,7 @@ def load_for(recipients: int, kills: int) -> Load:
 
     The cap is a little below what the rate would pass in the same time, so that both limits bind.
     """
-    rate = max(20, recipients // 20)
+    rate = max(100, recipients // 20)
     return Load(
         recipients=recipients,
         campaigns=max(1, min(12, kills // 3, recipients)),

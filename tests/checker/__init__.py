@@ -21,7 +21,7 @@ was lifted again, limits that were changed on the way.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -59,16 +59,18 @@ def judge(
     now: datetime,
     ended: bool = False,
     requests: Iterable[Arrivals] | None = None,
+    late_requests: Collection[str] = (),
 ) -> Findings:
     """Every violation in a store and what the provider took (`letters`).
 
     now: the moment of the records, by the store's clock. ended: the run says that it is over, so nothing may be open.
     requests: arrivals with their times, if something saw more of them than `letters` still shows (a repeated request
-    replaces a file of the outbox).
+    replaces a file of the outbox). late_requests: attempts that are known to have stood still between the owner's last
+    check and the first byte. Nothing can hold a limit for those, and a decision that they did not know of counts.
     """
-    case = Case(records, letters)
+    case = Case(records, letters, frozenset(late_requests))
     if requests is None:
-        requests = [Arrivals(letter.campaign_id, letter.at, 1) for letter in letters]
+        requests = [Arrivals(one.campaign_id, one.at, 1) for one in letters if one.attempt_id not in late_requests]
     violations = [
         *outcomes.add_up(case),
         *outcomes.one_for_each_recipient(case),

@@ -20,9 +20,7 @@ def no_second_acceptance(case: Case) -> Iterator[Violation]:
         if place is None or len(letters) == 1:
             continue
         first, *more = sorted(letters, key=lambda letter: letter.at)
-        undecided = [
-            letter for letter in more if not case.decided(place, AGAIN, _began(case, place, letter) or letter.at)
-        ]
+        undecided = [letter for letter in more if not case.decided(place, AGAIN, _known_until(case, place, letter))]
         if undecided:
             yield Violation(
                 "I2",
@@ -32,6 +30,12 @@ def no_second_acceptance(case: Case) -> Iterator[Violation]:
                 + ", ".join(f"{letter.place} (attempt {letter.attempt_id})" for letter in more),
                 "duplicates",
             )
+
+
+def _known_until(case: Case, place: Place, letter: Arrival) -> datetime:
+    """Until when a decision must be on record to have let this letter go: when its attempt began."""
+    began = None if letter.attempt_id in case.late_requests else _began(case, place, letter)
+    return began or letter.at
 
 
 def no_second_attempt(case: Case) -> Iterator[Violation]:

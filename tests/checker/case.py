@@ -66,7 +66,8 @@ def first_began(attempt: Attempt) -> datetime:
 
 
 class Case:
-    def __init__(self, records: Records, letters: Sequence[Arrival]) -> None:
+    def __init__(self, records: Records, letters: Sequence[Arrival], late_requests: frozenset[str]) -> None:
+        self.late_requests = late_requests
         self.records = records
         self.letters = letters
         # Until a snapshot is sealed it makes no promise.

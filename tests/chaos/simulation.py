@@ -1,0 +1,407 @@
+"""The delivery core in a simulated world: one clock, one provider, several owners, and faults drawn from a seed.
+
+Everything runs in one thread. Owners meet because a fault can let others work (and time pass) in the middle of a step.
+A failing seed fails again in the same way. What is real: the protocol, the planner, the sweeper, the resolver and the
+SQLite store. What is not: time, the provider, and the letters' texts.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from schemas import ids
+from schemas.elements import Reference, RenderedBatch
+from schemas.letters import FormLetter, Letter, Letters, Refusal, slot_key
+from schemas.outcomes import Outcome, tally
+from schemas.tables import TABLES, Batch, Campaign, Limit, Recipient, Setting, Suppression
+from sendonce import failpoints
+from sendonce.config import Lane
+from sendonce.control import campaigns
+from sendonce.delivery import batches, resolver
+from sendonce.delivery.deliver import Clocks, Deliverer
+from sendonce.delivery.letters import element_of
+from sendonce.delivery.planner import plan_lane
+from sendonce.delivery.resolver import Policy
+from sendonce.delivery.sweeper import sweep_lane
+from sendonce.delivery.terms import Terms, batch_key
+from sendonce.senders.base import Prepared, Reply, Verdict
+from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
+from sendonce.stores.opening import init_store, open_store, store_key
+from sendonce.times import Times
+from tests.checker import Findings, judge
+from tests.evidence import Records
+from tests.fakes import START, FakeSender, ManualClock, ProviderLog, Scripted
+
+Result = TypeVar("Result")
+CAMPAIGN = "simulated"
+REFUSED = Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED))
+# (how often, what the provider answers, whether it took the letters)
+REPLIES: list[tuple[int, Reply, bool]] = [
+    (60, Reply(Verdict.ACCEPTED, provider_ref="ref"), True),
+    (6, Reply(Verdict.UNKNOWN, "timeout"), True),
+    (6, Reply(Verdict.UNKNOWN, "timeout"), False),
+    (6, Reply(Verdict.NOT_SENT, "connect"), False),
+    (4, Reply(Verdict.NOT_SENT, "http_429", retry_after_s=2.0, throttled=True), False),
+    (4, REFUSED, False),
+]
+
+
+class Killed(BaseException):
+    """The owner's process is gone. Not an Exception: nothing in the core may catch it."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What differs between seeds besides the faults."""
+
+    in_doubt: str
+    idempotent: bool
+    mixes_forms: bool
+    per_call: int
+    batch_size: int
+    batches: int
+    outbound_log: str
+    limits: tuple[Limit, ...]
+    stops: str
+
+
+def setup_for(chance: random.Random) -> Setup:
+    rate = chance.choice((2.0, 5.0, 20.0))
+    return Setup(
+        in_doubt=chance.choice(("hold", "assume", "resend")),
+        idempotent=chance.random() < 0.5,
+        mixes_forms=chance.random() < 0.5,
+        per_call=chance.choice((1, 3, 100)),
+        batch_size=chance.choice((1, 4, 9)),
+        batches=chance.randint(1, 5),
+        outbound_log=chance.choice(("rows", "packed")),
+        limits=chance.choice(
+            (
+                (),
+                (Limit("lane:bulk", "rate", "rate", per_s=rate, burst=chance.randint(1, 8)),),
+                (
+                    Limit("lane:bulk", "rate", "rate", per_s=rate, burst=chance.randint(1, 8)),
+                    Limit("sender:fake", "cap:20", "cap", most=chance.randint(1, 12), window_s=20.0),
+                ),
+            )
+        ),
+        stops=chance.choice(("", "", "pause", "cancel")),
+    )
+
+
+class FaultyStore:
+    """A store that is sometimes away before a commit, sometimes after it, and sometimes runs the work twice."""
+
+    def __init__(self, store: Store, world: "World") -> None:
+        self._store = store
+        self._world = world
+        self.url = store.url
+
+    def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
+        fault = self._world.draw(("", 90), ("before", 4), ("after", 4), ("twice", 2))
+        if fault == "before":
+            raise StoreUnavailable("away")
+        if fault == "twice":
+            self._world.aborted(self._store, work)
+        result = self._store.transact(work, tag=tag)
+        if fault == "after":
+            raise StoreUnavailable("away after the commit", maybe_applied=True)
+        return result
+
+    def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
+        return self._store.read(work, stale_s=stale_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class World:
+    """One run. `play` does `steps` random steps with faults, then lets everything end without, and judges.
+
+    changes: fields of `Setup` that are not left to the seed.
+    """
+
+    def __init__(self, seed: int, folder: Path, **changes: Any) -> None:
+        self.chance = random.Random(seed)
+        self.setup = replace(setup_for(self.chance), **changes)
+        self.clock = ManualClock()
+        url = f"sqlite:///{folder / f'{seed}.db'}"
+        init_store(url).close()
+        self.real = open_store(url, clock=self.clock.now)
+        self.store: Store = FaultyStore(self.real, self)
+        self.key = store_key(self.real)
+        self.log = ProviderLog(self.clock.now)
+        self.faults = True
+        self.depth = 0
+        self.owners = 0
+        self.late: set[str] = set()
+        self.elements: list[RenderedBatch] = []
+        # No idle time: a doubt waits for its policy for hours, and the simulation jumps there.
+        times = Times(0.2, 5.0, 2.0, 6.0, 2.0, 2.0, 6.0, 1.0)
+        self.terms = Terms("bulk", "fake", ("lane:bulk", "sender:fake"), times, 0.0, 12, self.setup.outbound_log)
+        self.policy = Policy(self.setup.in_doubt, self.setup.outbound_log, self.setup.idempotent)
+        self._load()
+
+    # -- the campaign --------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        setup = self.setup
+        lane = Lane(name="bulk", sender="fake", in_doubt=setup.in_doubt, outbound_log=setup.outbound_log)  # type: ignore[arg-type]
+        rows: list[Any] = [
+            *setup.limits,
+            Setting("lane", "bulk", lane.model_dump_json(), START, "test"),
+        ]
+        for batch_no in range(setup.batches):
+            shard = ids.shard_of(CAMPAIGN, batch_no)
+            codes = bytes(setup.batch_size)
+            rows.append(
+                Batch(
+                    shard, CAMPAIGN, batch_no, len(codes), "UTC", "pending", "pending", START, codes,
+                    **{f"n_{kind}": count for kind, count in tally(codes).items()},  # type: ignore[arg-type]
+                )
+            )  # fmt: skip
+            rows += [
+                Recipient(
+                    shard, CAMPAIGN, batch_no, ordinal, f"r{batch_no}-{ordinal}", f"r{batch_no}-{ordinal}@one.example",
+                    f"k{batch_no}-{ordinal}", "en", "UTC", "{}",
+                )
+                for ordinal in range(len(codes))
+            ]  # fmt: skip
+        rows.append(
+            Campaign(
+                CAMPAIGN, "campaign", "running", "bulk", "fake", "news@shop.example", "t", "h", "{}", "s",
+                setup.batches * setup.batch_size, setup.batches, START, "test", START, "test", sealed_at=START,
+            )
+        )  # fmt: skip
+        self.real.write_many(rows)
+
+    def _letters(self, reference: Reference) -> tuple[Letters, Any] | None:
+        """What rendering would give: two form letters, and one recipient in seven refused."""
+
+        def read(reader: Reader) -> Any:
+            batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+            people = reader.scan(Recipient, batch_key(CAMPAIGN, reference.batch_no)[0], CAMPAIGN, reference.batch_no)
+            gone = {row.address_key for row in reader.scan(Suppression)}
+            return batch, people, gone, reader.now()
+
+        batch, people, gone, now = self.real.read(read)
+        if batch is None or batch.plan_no != reference.plan_no:
+            return None
+        forms = [FormLetter("p", 1, "Hello", f"{number} {slot_key('p', 0)}", "") for number in range(2)]
+        letters: list[Letter] = []
+        refusals: list[Refusal] = []
+        for person in people:
+            name = ids.message_id(self.key, CAMPAIGN, person.recipient_id)
+            if person.address_key in gone and batch.outcomes[person.ordinal] == Outcome.OPEN:
+                refusals.append(Refusal(person.ordinal, name, int(Outcome.SUPPRESSED_UNSUBSCRIBED), ""))
+            elif (person.batch_no * 31 + person.ordinal) % 7 == 3:
+                refusals.append(Refusal(person.ordinal, name, int(Outcome.RENDER_ERROR), "render.error"))
+            else:
+                letters.append(
+                    Letter(person.ordinal, name, person.email, "", person.ordinal % 2, [person.recipient_id])
+                )
+        return Letters("news@shop.example", "", forms, letters, refusals), now
+
+    # -- chance --------------------------------------------------------------------------------------------------
+
+    def draw(self, *choices: tuple[str, int]) -> str:
+        """One of the names by weight; the first when faults are off."""
+        if not self.faults:
+            return choices[0][0]
+        return self.chance.choices([name for name, _ in choices], [weight for _, weight in choices])[0]
+
+    def reach(self, point: str) -> str | None:
+        """In place of the armed failpoints: die, stall while others work, or lose a reply."""
+        pause = 20 if point == "S3" else 8
+        what = self.draw(("", 80), ("kill", 6), ("pause", pause), ("drop", 4 if point in ("S5", "S6") else 0))
+        if what == "kill":
+            raise Killed(point)
+        if what == "pause":
+            self.pause()
+        return failpoints.DROP_REPLY if what == "drop" else None
+
+    def pause(self) -> float:
+        """Time passes and others work, while this owner stands still; gives the seconds."""
+        before_s = self.clock.boottime()
+        self.clock.advance(self.chance.choice((0.5, 1.5, 4.0, 9.0, 9.0, 1200.0)))
+        if self.depth < 2:
+            self.depth += 1
+            for _ in range(self.chance.randint(0, 8)):
+                self.step()
+            self.depth -= 1
+        return self.clock.boottime() - before_s
+
+    def aborted(self, store: Store, work: Callable[[Tx], Any]) -> None:
+        """The store runs the work, aborts, and will run it again."""
+
+        class Abort(Exception):
+            pass
+
+        def fail(tx: Tx) -> None:
+            work(tx)
+            raise Abort
+
+        try:
+            store.transact(fail, tag="aborted")
+        except Abort:
+            return
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One thing that some process does; a fault ends the process, never the world."""
+        self.clock.advance(self.chance.choice((0.01, 0.1, 0.1, 0.5)))
+        what = self.draw(("work", 60), ("sweep", 24), ("stop", 3), ("suppress", 3), ("person", 10))
+        if not self.faults:
+            self.clock.advance(self.chance.choice((0.1, 1.0, 30.0)))
+        try:
+            if what == "work":
+                self.work()
+            elif what == "sweep":
+                self.sweep()
+            elif what == "stop":
+                self.stop()
+            elif what == "suppress":
+                self.suppress()
+            else:
+                self.person()
+        except (Killed, StoreUnavailable):
+            return
+
+    def work(self) -> None:
+        """Plan, and deliver one of the elements that are about; some come twice, some late, some never.
+
+        Without faults all are delivered, in order.
+        """
+        plan = plan_lane(self.store, self.terms, 100, asks_again=self.policy.asks_again)
+        self.reach("S2")
+        for reference in plan:
+            rendered = self._letters(reference)
+            if rendered is not None:
+                self.elements.append(element_of(reference, *rendered))
+        if not self.faults:
+            for element in self.elements:
+                self.owner().deliver(element)
+            self.elements.clear()
+        if not self.elements:
+            return
+        number = self.chance.randrange(len(self.elements))
+        what = self.draw(("take", 85), ("copy", 10), ("lose", 5))
+        element = self.elements[number] if what == "copy" else self.elements.pop(number)
+        if what != "lose":
+            self.owner().deliver(element)
+
+    def owner(self) -> Deliverer:
+        self.owners += 1
+        sender = FakeSender(
+            self.log,
+            recipients=self.setup.per_call,
+            mixes_forms=self.setup.mixes_forms,
+            idempotency_window_s=float("inf") if self.setup.idempotent else None,
+            script=self._fates(),
+        )
+        clocks = Clocks(
+            own_s=self.clock.boottime,
+            wall_ms=lambda: int(self.clock.now().timestamp() * 1000),
+            randomness=self.chance.randbytes,
+            chance=self.chance.random,
+        )
+        return Deliverer(self.store, sender, self.terms, f"owner-{self.owners}", clocks, self._letters)
+
+    def _fates(self) -> Iterator[Scripted]:
+        for _ in range(60):
+            weights = [weight for weight, _, _ in REPLIES] if self.faults else [1, *[0] * (len(REPLIES) - 1)]
+            _, reply, taken = self.chance.choices(REPLIES, weights)[0]
+            accepts = None if taken and reply.verdict is Verdict.ACCEPTED else _all_or_none(taken)
+            yield Scripted(reply, accepts, before=self._before, after=lambda prepared: self._after())
+
+    def _before(self, prepared: Prepared) -> None:
+        what = self.draw(("", 88), ("kill", 6), ("pause", 6))
+        if what == "kill":
+            raise Killed("S4")
+        # A pause between the last check and the write makes a late request; limits can't hold for it.
+        if what == "pause" and self.pause() > self.terms.times.permit_ttl_s:
+            self.late.add(prepared.request.attempt_id)
+
+    def _after(self) -> None:
+        if self.reach("S5") == failpoints.DROP_REPLY:
+            raise Killed("S5")
+
+    def sweep(self) -> None:
+        sweep_lane(self.store, self.key, self.terms, self.policy, lambda: self.chance.randbytes(8).hex())
+
+    def stop(self) -> None:
+        """Pause, resume or cancel, as this seed's campaign does."""
+        state = campaigns.get_campaign(self.real, CAMPAIGN).state
+        if self.setup.stops == "pause" and state in ("running", "paused"):
+            (campaigns.pause if state == "running" else campaigns.resume)(self.store, CAMPAIGN, "test")
+        elif self.setup.stops == "cancel" and state == "running" and self.chance.random() < 0.3:
+            campaigns.begin_cancel(self.store, CAMPAIGN, "test")
+
+    def suppress(self) -> None:
+        """Somebody unsubscribes."""
+        batch_no = self.chance.randrange(self.setup.batches)
+        key = f"k{batch_no}-{self.chance.randrange(self.setup.batch_size)}"
+
+        def work(tx: Tx) -> None:
+            if tx.get(Suppression, key, "*") is None:
+                tx.insert(Suppression(key, "*", int(Outcome.SUPPRESSED_UNSUBSCRIBED), tx.now(), "test", "link"))
+
+        self.store.transact(work, tag="suppress")
+
+    def person(self) -> None:
+        """Somebody looks at what is held and decides."""
+        held = self.real.read(lambda reader: [batch for batch in reader.scan(Batch) if batch.state == batches.HELD])
+        for batch in held:
+            kind = self.chance.choice(("assume", "resend"))
+            decision = self.chance.randbytes(8).hex()
+            resolver.decide(self.store, self.key, batch, kind, "ann", "looked", self.terms.outbound_log, decision)
+
+    # -- the whole -----------------------------------------------------------------------------------------------
+
+    def play(self, steps: int) -> Findings:
+        with self._failpoints():
+            for _ in range(steps):
+                self.step()
+            self.faults = False
+            state = campaigns.get_campaign(self.real, CAMPAIGN).state
+            if state == "paused":
+                campaigns.resume(self.real, CAMPAIGN, "test")
+            for _ in range(400):
+                self.step()
+                self.sweep()
+                self.person()
+                if self.over():
+                    break
+                self.clock.advance(self.chance.choice((1.0, 60.0, 6 * 3600.0)))
+        return self.judge()
+
+    @contextmanager
+    def _failpoints(self) -> Iterator[None]:
+        before = failpoints._armed
+        failpoints._armed = self  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            failpoints._armed = before
+
+    def over(self) -> bool:
+        return campaigns.get_campaign(self.real, CAMPAIGN).state in ("completed", "cancelled")
+
+    def judge(self) -> Findings:
+        records = Records(self.real.read(lambda reader: {kind: reader.scan(kind) for kind in TABLES}))
+        return judge(
+            records,
+            self.log.accepted,
+            now=self.clock.now() + timedelta(seconds=1),
+            ended=True,
+            late_requests=self.late,
+        )
+
+
+def _all_or_none(taken: bool) -> Any:
+    return range(10_000) if taken else ()

@@ -1,0 +1,104 @@
+"""The delivery core under random faults keeps its invariants; without any one of its four guards it does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.tables import Batch
+from sendonce.delivery import batches, limits, protocol
+from sendonce.delivery.limits import Grant
+from sendonce.delivery.terms import Move
+from tests.chaos.simulation import World
+
+SEEDS = range(40)
+MANY_SEEDS = range(300)
+STEPS = 60
+
+
+# Where doubts are resent and no provider de-duplicates, a request that starts too late makes a duplicate.
+NO_SAFETY_NET = {"idempotent": False, "in_doubt": "resend", "limits": ()}
+
+
+def broken(seed: int, folder: Path, **changes: Any) -> set[str]:
+    """The invariants that this seed breaks; `crash` if the core gave up."""
+    folder.mkdir()
+    try:
+        return World(seed, folder, **changes).play(STEPS).broken
+    except AssertionError:
+        return {"crash"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_keeps_every_invariant(seed: int, tmp_path: Path) -> None:
+    findings = World(seed, tmp_path).play(STEPS)
+    assert [str(violation) for violation in findings.violations] == []
+    assert sum(findings.outcomes.values()) == findings.recipients
+    assert findings.outcomes["open"] == 0
+
+
+def test_a_seed_repeats_itself(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    first, second = World(11, tmp_path), World(11, tmp_path / "again")
+    assert first.play(STEPS).outcomes == second.play(STEPS).outcomes
+    told = [[(a.what, a.attempt_id, a.ordinals, a.at) for a in world.log.actions] for world in (first, second)]
+    assert told[0] == told[1]
+    assert told[0]
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = protocol.advance
+
+    def advance(tx: Any, terms: Any, mine: Batch, *rest: Any) -> Any:
+        found = tx.get(Batch, mine.shard, mine.campaign_id, mine.batch_no)
+        return real(tx, terms, replace(mine, token=found.token), *rest)
+
+    monkeypatch.setattr(protocol, "advance", advance)
+
+
+def no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(tx: Any, *rest: Any) -> Any:
+            turn = real(tx, *rest)
+            if turn.move is Move.GO:
+                tx.put(replace(turn.batch, **batches.NO_INTENT))
+            return turn
+
+        return step
+
+    monkeypatch.setattr(protocol, "claim", without(protocol.claim))
+    monkeypatch.setattr(protocol, "advance", without(protocol.advance))
+
+
+def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = World.owner
+
+    def owner(world: World) -> Any:
+        deliverer = real(world)
+        deliverer._clocks = replace(deliverer._clocks, own_s=lambda: 0.0)
+        return deliverer
+
+    monkeypatch.setattr(World, "owner", owner)
+
+
+def no_permit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ask", lambda reader, found, n, now: Grant(n, ()))
+    monkeypatch.setattr(limits, "take", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("remove", "changes"), [(no_fence, {}), (no_intent, {}), (no_deadline, NO_SAFETY_NET), (no_permit, {})]
+)
+def test_without_one_of_its_guards_the_core_breaks(
+    remove: Callable[[pytest.MonkeyPatch], None],
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    with monkeypatch.context() as without:
+        remove(without)
+        found = next((seed for seed in MANY_SEEDS if broken(seed, tmp_path / f"without-{seed}", **changes)), None)
+    assert found is not None
+    assert broken(found, tmp_path / "with", **changes) == set()
