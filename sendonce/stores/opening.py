@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,7 +19,7 @@ from sendonce.stores.base import Store, StoreRefused
 from sendonce.stores.ddl import sqlite_ddl
 from sendonce.stores.migrations import check_not_newer, check_version, next_step
 from sendonce.stores.sqlite import SQLiteStore, sqlite_path, utc_now
-from sendonce.stores.sqlite_connections import connect
+from sendonce.stores.sqlite_connections import connected
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
 
 Result = TypeVar("Result")
@@ -184,7 +183,7 @@ def _patiently(path: Path, work: Callable[[sqlite3.Connection], Result]) -> Resu
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            with closing(connect(path)) as connection:
+            with connected(path) as connection:
                 return work(connection)
         except sqlite3.Error as fault:
             if not is_busy(fault):

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -45,6 +45,13 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for one short piece of work. A fork waits until it is closed."""
+    with _fork_lock, closing(connect(path)) as connection:
+        yield connection
 
 
 class Held:
