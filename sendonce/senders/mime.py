@@ -18,7 +18,7 @@ from schemas.ids import attempt_time_ms
 LINE_MAX = 998
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-_NEEDS_BASE64 = re.compile(rb"\r|\x00|^>*From ", re.MULTILINE)
+_SEPARATOR = re.compile(rb"^>*From ", re.MULTILINE)
 
 
 def message(
@@ -84,11 +84,18 @@ def _part(subtype: bytes, content: str) -> bytes:
     if not body.endswith(b"\n"):
         body += b"\n"
     encoding = b"8bit"
-    if _NEEDS_BASE64.search(body) or max(map(len, body.split(b"\n"))) > LINE_MAX:
+    if not _may_travel(body):
         encoding, body = b"base64", base64.encodebytes(body)
     return (
         b"Content-Type: text/" + subtype + b"; charset=utf-8\nContent-Transfer-Encoding: " + encoding + b"\n\n" + body
     )
+
+
+def _may_travel(body: bytes) -> bool:
+    """Whether a body may go as it is: LF line ends alone, no long line, nothing that an mbox takes for a separator."""
+    if b"\r" in body or b"\x00" in body or max(map(len, body.split(b"\n"))) > LINE_MAX:
+        return False
+    return b"From " not in body or not _SEPARATOR.search(body)
 
 
 def _plain(name: str, value: str) -> str:
