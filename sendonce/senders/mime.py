@@ -39,13 +39,12 @@ def message(
     `to` is one address as it goes on the wire. `text` or `html` may be empty, not both. ValueError for a header value
     with a control character: no message with a header of somebody else's making is ever built.
     """
-    domain = parseaddr(from_address)[1].rpartition("@")[2] or "localhost"
     lines = [
         _from_header("From", from_address),
         f"To: {_plain('To', to)}",
         f"Subject: {_unstructured('Subject', subject)}",
         f"Date: {_date(attempt_id)}",
-        f"Message-ID: <{message_id}@{domain}>",
+        f"Message-ID: <{message_id}@{_domain(from_address)}>",
     ]
     if reply_to:
         lines.append(_from_header("Reply-To", reply_to))
@@ -121,6 +120,11 @@ def _from_header(name: str, address: str) -> str:
     if shown.isascii() and "=?" not in shown:
         return f"{name}: {formataddr((shown, plain))}"
     return f"{name}: {Header(shown, 'utf-8', header_name=name).encode(linesep=chr(10))} <{plain}>"
+
+
+@lru_cache(maxsize=256)
+def _domain(address: str) -> str:
+    return parseaddr(address)[1].rpartition("@")[2] or "localhost"
 
 
 @lru_cache(maxsize=256)
