@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -73,12 +73,13 @@ def load(
     )
     try:
         identity = identity_of(plan, file, options)
-        snapshot = Snapshot(store, plan, secrets.token_hex(8))
+        token = secrets.token_hex(8)
+        snapshot = Snapshot(store, plan, token)
         there = snapshot.claim()
         if there is not None:
             return already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
         try:
-            return _Load(store, plan, file, snapshot, options, progress).run(identity, template, by, started)
+            return _Load(store, plan, file, snapshot, token, options, progress).run(identity, template, by, started)
         except BaseException:
             # The store may be what failed; then the next load clears up.
             with suppress(StoreError):
@@ -97,6 +98,7 @@ class _Load:
         plan: Campaign,
         file: RecipientsFile,
         snapshot: Snapshot,
+        token: str,
         options: LoadOptions,
         progress: Optional[Callable[[LoadProgress], None]],
     ) -> None:
@@ -112,7 +114,7 @@ class _Load:
         self._file = file
         self._snapshot = snapshot
         self._batch_size = options.batch_size
-        self._rejects = Rejects(options.rejects_folder, plan.campaign_id)
+        self._rejects = Rejects(options.rejects_folder, plan.campaign_id, token)
         self._staging = Staging()
         self._progress = progress or (lambda _: None)
         self._read = self._rejected = self._duplicate = self._blank = 0
@@ -167,8 +169,9 @@ class _Load:
 
     def _write(self) -> Sealed:
         sealed = Sealed("", 0, 0)
-        for sealed in self._snapshot.write(self._staging.ordered(), self._batch_size):
-            self._tell("writing", sealed.recipients, self._staging.rows)
+        with closing(self._staging.ordered()) as rows:
+            for sealed in self._snapshot.write(rows, self._batch_size):
+                self._tell("writing", sealed.recipients, self._staging.rows)
         return sealed
 
     def _nobody(self) -> LoadFault:

@@ -20,16 +20,20 @@ from sendonce.control.raw_rows import Reject
 class Rejects:
     """Collects rejects beside the final file; `publish` puts it in place, `drop` takes it away. LoadFailed."""
 
-    def __init__(self, folder: Path, campaign_id: str) -> None:
+    def __init__(self, folder: Path, campaign_id: str, token: str) -> None:
+        """`token` names this load alone: a load that was overtaken must not touch the draft of the one that did it."""
         self.path = folder / f"{campaign_id}.ndjson"
-        # One name per campaign, so that what a killed load left is overwritten by the next.
-        self._draft = folder / f".{campaign_id}.ndjson.draft"
+        self._draft = folder / f".{campaign_id}.{token}.draft"
+        self._drafts = f".{campaign_id}.{'?' * len(token)}.draft"
         self._handle: Optional[BinaryIO] = None
         self.reasons: Counter[str] = Counter()
 
     def open(self) -> None:
+        """Start collecting, as the only load of the campaign: drafts of dead ones are taken away."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            for left_over in self.path.parent.glob(self._drafts):
+                left_over.unlink(missing_ok=True)
             self._handle = open(self._draft, "wb", buffering=1 << 18)  # noqa: SIM115 (open as long as the load)
         except OSError as fault:
             raise folder_fault(fault, "the rejects file", str(self.path.parent)) from None

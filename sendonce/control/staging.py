@@ -8,7 +8,7 @@ to be nobody's duplicate: two unique indexes would cost half as much time as all
 import sqlite3
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ class Staging:
             for start in range(0, len(suspects), _AT_ONCE):
                 yield self._drop(suspects[start : start + _AT_ONCE].tolist())
 
-    def ordered(self) -> Iterator[tuple[str, str, str, str, str, str]]:
+    def ordered(self) -> Generator[tuple[str, str, str, str, str, str], None, None]:
         """All rows as (recipient_id, email, address_key, locale, timezone, template_variables), in the order of the
 
         snapshot: by time zone, locale, recipient id, each by Unicode code points.
