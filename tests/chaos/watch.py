@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class OutboxWatch:
         requests: list[Arrivals] = []
         known: set[tuple[str, str]] = set()
         for name, kept in self._versions:
-            found = read_mbox(kept)
+            found = [replace(one, place=f"{name} ({one.place})") for one in read_mbox(kept)]
             at = datetime.fromtimestamp(kept.stat().st_mtime, UTC)
             requests.append(Arrivals(name.partition("/")[0], at, len(found)))
             version = (name, found[0].payload_hash if found else "")
