@@ -6,6 +6,7 @@ accepts only what email-validator accepts, with the same result (a property test
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
@@ -15,7 +16,8 @@ LOCAL_PART_MAX: Final = 64  # RFC 5321 4.5.3.1.1
 
 _ATEXT: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_PLAIN: Final = re.compile(rf"({_ATEXT}++(?:\.{_ATEXT}++)*+)@((?:{_LABEL}\.)+([A-Za-z]{{2,63}}))")
+_LOCAL: Final = re.compile(rf"{_ATEXT}++(?:\.{_ATEXT}++)*+")
+_PLAIN: Final = re.compile(rf"({_LOCAL.pattern})@((?:{_LABEL}\.)+([A-Za-z]{{2,63}}))")
 _RESERVED_ENDINGS: Final = frozenset(name.rsplit(".", 1)[-1] for name in SPECIAL_USE_DOMAIN_NAMES)
 
 # RFC 2047 section 5: an encoded word must not appear in an address. Readers that decode it anyway see another one.
@@ -68,15 +70,15 @@ def normalise(raw: str) -> Address:
             and ending.lower() not in _RESERVED_ENDINGS
         ):
             return Address(f"{local}@{domain.lower()}", raw.lower())
-    return checked_by_the_library(raw)
+    return _in_a_known_domain(raw) or checked_by_the_library(raw)
 
 
 def checked_by_the_library(raw: str) -> Address:
-    """`normalise` without its fast path."""
+    """`normalise` without its fast paths."""
     text = raw.strip(_INVISIBLE_EDGE)
     if not text:
         raise BadAddress("empty")
-    if any(unicodedata.category(character)[0] in "CZ" for character in text) or _IGNORABLE.search(text):
+    if _has_hidden(text):
         raise BadAddress("holds a space, a control character or one that cannot be seen")
     local, at, domain = text.rpartition("@")
     if not at:
@@ -91,6 +93,35 @@ def checked_by_the_library(raw: str) -> Address:
 def needs_smtputf8(wire: str) -> bool:
     """Whether every server on the way must support SMTPUTF8 (RFC 6531): the local part is not ASCII."""
     return not wire.isascii()
+
+
+def _in_a_known_domain(raw: str) -> Address | None:
+    """`normalise` for a plain local part in any domain that was met before: a list has few domains beyond ASCII."""
+    local, _, domain = raw.rpartition("@")
+    if not _LOCAL.fullmatch(local) or len(local) > LOCAL_PART_MAX or "=?" in local:
+        return None
+    ascii_domain, longest = _known_domain(domain)
+    if not ascii_domain or len(local) + 1 + longest > ADDRESS_MAX:
+        return None
+    return Address(f"{local}@{ascii_domain}", f"{local.lower()}@{ascii_domain}")
+
+
+@lru_cache(maxsize=8192)
+def _known_domain(domain: str) -> tuple[str, int]:
+    """The A-label form of a domain and the bytes of its longest spelling; nothing for one that the library refuses."""
+    if len(domain) > ADDRESS_MAX or _has_hidden(domain):
+        return "", 0
+    try:
+        found = validate_email(f"a@{domain}", check_deliverability=False, strict=True)
+    except EmailNotValidError:
+        return "", 0
+    spellings = (domain, found.domain, found.ascii_domain or "")
+    return spellings[-1].lower(), max(len(spelling.encode()) for spelling in spellings)
+
+
+def _has_hidden(text: str) -> bool:
+    """Whether a text holds a space, a control character, half a surrogate pair, or what cannot be seen."""
+    return any(unicodedata.category(character)[0] in "CZ" for character in text) or bool(_IGNORABLE.search(text))
 
 
 def _domain(local: str, domain: str) -> str:

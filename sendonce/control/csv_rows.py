@@ -56,8 +56,13 @@ class CsvReader:
     def chunks(self) -> Iterator[Chunk]:
         """LoadFault where a quoted value holds what looks like another person's row."""
         self._start()
-        while line := self._lines.next():
-            self._take(line)
+        is_row, next_line = self._syntax.is_row, self._lines.next
+        while line := next_line():
+            text = line.rstrip("\r\n")
+            if is_row(text) and len(line) < RECORD_MAX:
+                self._keep(text, self._lines.number)
+            else:
+                self._take(line)
             if len(self._texts) + len(self._chunk.rejects) >= CHUNK_ROWS or self._characters >= CHUNK_CHARACTERS:
                 yield self._finish()
         yield self._finish()
@@ -69,14 +74,12 @@ class CsvReader:
         self._characters = 0
 
     def _take(self, line: str) -> None:
+        """A line that is no row by itself."""
         number = self._lines.number
         if self._lines.skip_rest(line):
             self._reject(number, "line_too_long", f"more than {RECORD_MAX} characters")
             return
         text = line.rstrip("\r\n")
-        if self._syntax.is_row(text):
-            self._keep(text, number)
-            return
         bare = self._syntax.without_quoted(text)
         if bare is None:
             whole = self._over_lines(line, number)
@@ -205,19 +208,16 @@ class _Syntax:
         self._quote = quote
         d, q = re.escape(delimiter), re.escape(quote)
         if not quote:
-            self._row = re.compile(rf"(?:[^{d}]*+{d}){{{width - 1}}}[^{d}]*+")
+            self.is_row = re.compile(rf"(?:[^{d}]*+{d}){{{width - 1}}}[^{d}]*+").fullmatch
             return
         inside = rf"[^{q}]*+(?:{q}{q}[^{q}]*+)*+"
         value = rf"(?:{q}{inside}{q}|(?!{q})[^{d}]*+)"
-        self._row = re.compile(rf"(?:{value}{d}){{{width - 1}}}{value}")
+        # Whether a text is a whole record with the right number of values. Nearly all lines are.
+        self.is_row = re.compile(rf"(?:{value}{d}){{{width - 1}}}{value}").fullmatch
         self._quoted = re.compile(rf"(?:\A|(?<={d})){q}{inside}{q}(?={d}|\Z)")
         self._opens = re.compile(rf"(?:{value}{d})*+{q}{inside}")
         self._closes = re.compile(rf"{inside}{q}(?:{d}{value})*+")
         self._goes_on = re.compile(rf"{inside}(?:{q}(?:{d}{value})*+{d}{q}{inside})?")
-
-    def is_row(self, text: str) -> bool:
-        """Whether the text is a whole record with the right number of values. Most lines are."""
-        return self._row.fullmatch(text) is not None
 
     def without_quoted(self, text: str) -> str | None:
         """The text without its quoted values; None if it is no whole record."""

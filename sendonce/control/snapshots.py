@@ -96,8 +96,8 @@ class Snapshot:
         recipients = batches = 0
         for people, ended in self._chunks(rows, batch_size):
             self._store.transact(lambda tx, new=(people, ended): self._insert(tx, *new), tag="load_write")  # type: ignore[misc]
-            for row in people:
-                digest.update(orjson.dumps(_CONTENT(row)))
+            for row in map(orjson.dumps, map(_CONTENT, people)):
+                digest.update(row)
             recipients += len(people)
             batches += len(ended)
             yield Sealed(digest.hexdigest(), recipients, batches)
