@@ -43,10 +43,20 @@ def show(value: Any) -> Any:
         raise NotText("null")
     if isinstance(value, list | tuple | dict):
         weigh(value)
+        _defined(value)
         return value
     if isinstance(value, _ALSO_SHOWN) or hasattr(value, "__html__"):
         return value
     raise NotText(f"a {type(value).__name__}")
+
+
+def _defined(collection: Any) -> None:
+    """Strict about what is undefined inside a collection too: Python would write `Undefined` there."""
+    for member in collection.values() if isinstance(collection, dict) else collection:
+        if isinstance(member, Undefined):
+            str(member)
+        elif isinstance(member, list | tuple | dict):
+            _defined(member)
 
 
 def metered_filters() -> dict[str, Callable[..., Any]]:

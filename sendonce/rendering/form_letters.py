@@ -79,6 +79,9 @@ def subject_taker(values: list[str]) -> Callable[[Any], Any]:
     """What takes the subject's values when letters are packed: spaces at a value's ends stay outside its slot."""
 
     def take(text: Any) -> Any:
+        if text.isprintable() and text[0] != " " and text[-1] != " " and "  " not in text:
+            values.append(text)
+            return SLOT
         text = subject_value(text)
         if not text.strip():
             return spaced(text)
@@ -104,11 +107,13 @@ class Form:
     """A form letter and what packing into it needs. `letter` None: these letters go whole.
 
     seams: text of the form around slots, as a format for the values, where a value and its neighbours could make
-    a slot key together; None where they cannot. size: its bytes without the values.
+    a slot key together; None where they cannot. size: its bytes without the values. bare: the slots of parts that
+    have no text of their own; whether such a part is blank is up to its values.
     """
 
     letter: Optional[FormLetter]
     size: int = 0
+    bare: Sequence[tuple[int, int]] = ()
     seams: Optional[str] = None
 
     def row(self, values: list[str]) -> list[str]:
@@ -121,6 +126,8 @@ class Form:
         row = together.split("\x00")
         if len(row) != len(values) or self.letter.prefix in together:
             raise NotPacked
+        if any(not "".join(row[first:end]).strip() for first, end in self.bare):
+            raise NotPacked
         if self.seams is not None and self.letter.prefix in self.seams % tuple(row):
             raise NotPacked
         return row
@@ -132,8 +139,10 @@ def build_form(prefix: str, subject: Sequence[Any], text: Sequence[Any], html: S
         raise TooLarge
     slots = 0
     parts: list[str] = []
+    spans: list[tuple[int, int]] = []
     for pieces in (subject, text, html):
         written: list[str] = []
+        first = slots
         for piece in pieces:
             if isinstance(piece, Slot):
                 written += (piece.before, slot_key(prefix, slots), piece.after)
@@ -141,20 +150,18 @@ def build_form(prefix: str, subject: Sequence[Any], text: Sequence[Any], html: S
             else:
                 written.append(piece)
         parts.append("".join(written))
+        if slots > first and not "".join([piece for piece in pieces if isinstance(piece, str)]).strip():
+            spans.append((first, slots))
     fixed = [[piece for piece in pieces if isinstance(piece, str)] for pieces in (subject, text, html)]
     if slots > SLOTS_MAX or any(prefix in "".join(pieces) for pieces in fixed):
         return Form(None)
-    # Whether a body is blank must not depend on the values; where it could, the letter goes whole.
-    for pieces, only in ((text, fixed[1]), (html, fixed[2])):
-        if len(only) != len(pieces) and not "".join(only).strip():
-            return Form(None)
     # A letter with an empty subject or no body is refused; plain rendering says so.
     line, plain, markup = one_line(parts[0]), blank_to_empty(parts[1]), blank_to_empty(parts[2])
     if not line.strip() or not (plain or markup):
         return Form(None)
     letter = FormLetter(prefix, slots, line, plain, markup)
     size = sum(len(part.encode("utf-8", "surrogatepass")) for part in (line, plain, markup))
-    return Form(letter, size, _seams([*subject, "\x00", *text, "\x00", *html]))
+    return Form(letter, size, spans, _seams([*subject, "\x00", *text, "\x00", *html]))
 
 
 def blank_to_empty(body: str) -> str:

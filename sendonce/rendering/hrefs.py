@@ -36,6 +36,8 @@ def check_link(written: str) -> str:
 
     http, https or mailto. Escaped text is read as a browser reads it.
     """
+    if "&" not in written and written.startswith(("https://", "http://")):
+        return written
     scheme = _SCHEME.match(_SKIPPED.sub("", html.unescape(written)))
     if scheme is not None and scheme.group(1).lower() not in LINK_SCHEMES:
         raise UnsafeLink
