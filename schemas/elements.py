@@ -62,7 +62,6 @@ class DeadLetter:
     stage: str
     reason: str
     detail: str
-    at_ms: int
     campaign_id: Optional[str] = None
     batch_no: Optional[int] = None
     ordinal: Optional[int] = None

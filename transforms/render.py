@@ -70,7 +70,7 @@ class _RenderBatch(beam.DoFn):
             reason = "template_fault" if isinstance(fault, TemplateFault) else "snapshot_fault"
             yield TaggedOutput(
                 DEAD,
-                DeadLetter("render", reason, str(fault), _now_ms(), reference.campaign_id, reference.batch_no),
+                DeadLetter("render", reason, str(fault), reference.campaign_id, reference.batch_no),
             )
             return
         if rendered is None:
@@ -94,14 +94,9 @@ class _RenderBatch(beam.DoFn):
                         stage="render",
                         reason=outcome.reason,
                         detail=refusal.detail,
-                        at_ms=_now_ms(),
                         campaign_id=reference.campaign_id,
                         batch_no=reference.batch_no,
                         ordinal=refusal.ordinal,
                         message_id=refusal.message_id,
                     ),
                 )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -155,7 +155,6 @@ def _dead_letters(rendered: RenderedBatch, delivery: Delivery) -> Iterator[DeadL
             stage="send",
             reason=outcome.reason,
             detail="refused when it was to be sent",
-            at_ms=time.time_ns() // 1_000_000,
             campaign_id=rendered.campaign_id,
             batch_no=rendered.batch_no,
             ordinal=ordinal,

@@ -57,7 +57,6 @@ class _ApplyTriggers(beam.DoFn):
                 stage="trigger",
                 reason=fault.reason,
                 detail=fault.detail,
-                at_ms=_now_ms(),
                 campaign_id=fault.campaign_id,
                 body=message.body,
             )

@@ -23,14 +23,16 @@ from sendonce.cli.output import (
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
 from sendonce.control.status import Status, all_statuses, campaign_status
+from sendonce.control.stops import Stop
 
 _WAITS = {
     "limit": "waits for a limit",
     "paused": "paused",
     "halted": "halted",
+    "sender_halted": "wait for a halted sender",
     "stopped": "stopped by a person",
     "throttled": "the provider asked to slow down",
-    "open": "the provider fails; trying again later",
+    "breaker_open": "the provider fails; trying again later",
 }
 
 
@@ -181,6 +183,13 @@ def _two_columns(left: Table, right: Table) -> Table:
     return grid
 
 
+def _stop_text(stop: Stop) -> str:
+    what = f"{stop.scope.replace(':', ' ')} is {stop.kind.split('_')[-1]}: {stop.reason}"
+    if stop.until is not None:
+        return f"{what}, until {moment(stop.until)}"
+    return f"{what}; {stop.mend}, then `sendonce run`" if stop.mend else what
+
+
 def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
@@ -189,6 +198,7 @@ def _hints(found: Status) -> list[str]:
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]
+    hints += [_stop_text(stop) for stop in found.stops]
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
     if found.campaign.state in ("paused", "halted"):

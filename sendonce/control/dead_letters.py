@@ -1,7 +1,7 @@
 """Dead letters in the store: one row for what went wrong once, however often it is met."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 
 from schemas.elements import DeadLetter
@@ -19,19 +19,20 @@ def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
     The id is made of what went wrong and where, not of when: a bundle that runs again writes the same rows, and a row
     that is there already, perhaps settled by somebody, stays as it is.
     """
-    rows = {row.dead_letter_id: row for row in map(_row, letters)}
-    if not rows:
+    by_id = {_id_of(letter): letter for letter in letters}
+    if not by_id:
         return 0
 
     def work(tx: Tx) -> int:
-        new = [row for row in rows.values() if tx.get(DeadLetterRow, row.dead_letter_id) is None]
+        now = tx.now()
+        new = [_row(name, letter, now) for name, letter in by_id.items() if tx.get(DeadLetterRow, name) is None]
         tx.insert(*new)
         return len(new)
 
     return store.transact(work, tag="dead_letters")
 
 
-def _row(letter: DeadLetter) -> DeadLetterRow:
+def _id_of(letter: DeadLetter) -> str:
     parts = (
         letter.stage,
         letter.reason,
@@ -40,9 +41,12 @@ def _row(letter: DeadLetter) -> DeadLetterRow:
         "" if letter.ordinal is None else str(letter.ordinal),
         sha256(letter.body or b"").hexdigest(),
     )
-    at = datetime.fromtimestamp(letter.at_ms / 1000, UTC)
+    return sha256("\x00".join(parts).encode()).hexdigest()[:40]
+
+
+def _row(name: str, letter: DeadLetter, at: datetime) -> DeadLetterRow:
     return DeadLetterRow(
-        dead_letter_id=sha256("\x00".join(parts).encode()).hexdigest()[:40],
+        dead_letter_id=name,
         stage=letter.stage,
         reason=letter.reason,
         at=at,

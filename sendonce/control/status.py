@@ -9,6 +9,7 @@ from schemas.tables import Batch, Campaign, Job, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
+from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.stores.base import Reader, Store
 
 # A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
@@ -20,7 +21,7 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. oldest_due and reasons are None unless the look is in full.
+    outcome. stops: what keeps its lane or sender from sending. oldest_due and reasons: None unless looked at in full.
     """
 
     campaign: Campaign
@@ -35,6 +36,8 @@ class Status:
     oldest_due: Optional[datetime]
     jobs: int
     reasons: Optional[dict[str, int]]
+    stops: list[Stop]
+    sender: str
 
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
@@ -46,7 +49,7 @@ class Status:
             "state_reason": self.campaign.state_reason,
             "priority": self.campaign.priority,
             "template": self.campaign.template,
-            "sender": self.campaign.sender,
+            "sender": self.sender,
             "at": _iso(self.at),
             "total_recipients": self.total,
             "queued_batches": batches["pending"] + batches["queued"],
@@ -68,6 +71,7 @@ class Status:
             "eta_minutes": None if self.eta_s is None else round(self.eta_s / 60, 2),
             "active_s": round(self.active_s, 3),
             "wait_reasons": self.counts.waiting,
+            "stops": [stop.as_json() for stop in self.stops],
             "oldest_due": _iso(self.oldest_due),
             "jobs": self.jobs,
             "created_at": _iso(self.campaign.created_at),
@@ -100,6 +104,7 @@ def all_statuses(store: Store) -> list[Status]:
 
 def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     now = reader.now()
+    sender = sender_of(reader, campaign)
     counts = count(reader, campaign.campaign_id)
     progress = reader.get(Progress, campaign.campaign_id)
     active_s = active_seconds(campaign, progress, now)
@@ -120,6 +125,8 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
         jobs=_jobs(reader, campaign, now),
         reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
+        stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
+        sender=sender,
     )
 
 

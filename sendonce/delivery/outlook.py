@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from schemas.ids import SHARDS
-from schemas.tables import Batch, Campaign, Switch
+from schemas.tables import Batch, Campaign
+from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches
 from sendonce.delivery.lanes import RunningLane
-from sendonce.delivery.planner import blocking, lane_campaigns, open_batches
+from sendonce.delivery.planner import lane_campaigns, open_batches
 from sendonce.stores.base import ANY_SHARD, Reader
 
 
@@ -16,8 +17,8 @@ from sendonce.stores.base import ANY_SHARD, Reader
 class Left:
     """unfinished: recipients without a final outcome, in campaigns that run or are being cancelled.
 
-    due_at: when the first of their batches is worth a look; None when nothing moves by itself. waits_for: why work that
-    is not finished does not move by itself (`held`, `paused`, `halted`, `stopped`, `in_doubt`), each once.
+    due_at: when the first of their batches is worth a look; None when nothing moves by itself. waits_for: why work does
+    not move by itself: `held`, `in_doubt`, `paused`, `halted` (the campaign), `sender_halted`, `stopped`, each once.
     """
 
     unfinished: int
@@ -32,18 +33,18 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
     due: list[datetime] = []
     waits: set[str] = set()
     for lane in lanes:
-        switch = blocking(reader, lane.terms, now)
+        stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
             counts = reader.tally(Batch, ANY_SHARD, campaign.campaign_id, sums=("n_open", "n_in_doubt"))
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
-            moments, reasons = _moments(reader, lane, campaign, now, switch)
+            moments, reasons = _moments(reader, lane, campaign, now, stops)
             due += moments
             waits |= reasons
     return Left(unfinished, min(due, default=None), tuple(sorted(waits)))
 
 
 def _moments(
-    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, switch: Switch | None
+    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, stops: Sequence[Stop]
 ) -> tuple[list[datetime], set[str]]:
     """When batches of a campaign come due, and why others do not."""
     campaign_id = campaign.campaign_id
@@ -64,11 +65,11 @@ def _moments(
     if campaign.state in ("paused", "halted"):
         if pending or queued:
             waits.add(campaign.state)
-    elif switch is not None and (pending or queued):
-        if switch.until_at is None:
-            waits.add(switch.kind)
+    elif stops and (pending or queued):
+        if stops[0].until is None:
+            waits.add(stops[0].kind)
         else:
-            due.append(switch.until_at)
+            due.append(stops[0].until)
     else:
         due += [batch.visible_at or now for batch in queued]
         due += [pending] if pending else []

@@ -7,7 +7,8 @@ from functools import partial
 from itertools import chain, groupby
 
 from schemas.elements import Reference
-from schemas.tables import Batch, Campaign, Switch
+from schemas.tables import Batch, Campaign
+from sendonce.control.stops import stops_of
 from sendonce.delivery import batches
 from sendonce.delivery.limits import limits_of, outlook
 from sendonce.delivery.protocol import plan
@@ -54,7 +55,7 @@ def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Referen
 
 def _candidates(reader: Reader, terms: Terms, window: int, asks_again: bool) -> list[Candidate]:
     now = reader.now()
-    if blocking(reader, terms, now) is not None:
+    if stops_of(reader, terms.lane, terms.sender, now):
         return []
     passes = outlook(reader, limits_of(reader, terms.scopes), terms.times.window_s, now)
     if passes is not None:
@@ -72,17 +73,6 @@ def _candidates(reader: Reader, terms: Terms, window: int, asks_again: bool) -> 
         chosen.append(candidate)
         total += candidate.recipients
     return chosen
-
-
-def blocking(reader: Reader, terms: Terms, now: datetime) -> Switch | None:
-    """The switch that keeps the lane or its sender from sending now; one without an end before one with an end."""
-    scopes = ("all", f"lane:{terms.lane}", f"sender:{terms.sender}")
-    found = [
-        switch
-        for switch in reader.scan(Switch)
-        if switch.scope in scopes and (switch.until_at is None or switch.until_at > now)
-    ]
-    return min(found, key=lambda switch: (switch.until_at is not None, switch.since), default=None)
 
 
 def lane_campaigns(reader: Reader, lane: str) -> list[Campaign]:

@@ -38,10 +38,15 @@ from schemas.tables import (
     Suppression,
     Switch,
 )
+from sendonce.control.stops import stops_of
 from sendonce.delivery import batches, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
 from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.stores.base import Tx
+
+# A suppression's time may lie a little before that of a rendering which did not see it: clocks are set back, and a
+# reader's store time is not always written down. Looking back further costs nothing: who is struck out is so once.
+_CLOCK_MARGIN = timedelta(minutes=2)
 
 # -- plan ---------------------------------------------------------------------------------------------------------
 
@@ -302,18 +307,16 @@ def _closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
 
 
 def _blocked(tx: Tx, terms: Terms, now: datetime) -> limits.Wait | None:
-    """The switch that keeps this lane or sender from sending now. One without an end is looked at every tick."""
-    for switch in tx.scan(Switch):
-        if switch.scope in ("all", f"lane:{terms.lane}", f"sender:{terms.sender}"):
-            until = switch.until_at or now + timedelta(seconds=terms.times.window_s)
-            if until > now:
-                return limits.Wait(until, switch.kind)
-    return None
+    """What keeps this lane or sender from sending now. What has no end by itself is looked at again after a window."""
+    stops = stops_of(tx, terms.lane, terms.sender, now)
+    if not stops:
+        return None
+    return limits.Wait(stops[0].until or now + timedelta(seconds=terms.times.window_s), stops[0].kind)
 
 
 def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
     """Open ordinals whose address was suppressed after the batch was rendered."""
-    newer = tx.scan(Suppression, index="suppressions_by_time", after=rendered.at)
+    newer = tx.scan(Suppression, index="suppressions_by_time", after=rendered.at - _CLOCK_MARGIN)
     outcomes = {row.address_key: Outcome(row.outcome) for row in newer if row.list_name in rendered.lists}
     if not outcomes:
         return {}

@@ -190,7 +190,7 @@ def test_a_full_outbox_halts_its_sender_spends_no_try_and_loses_nobody(shop: Sho
     (shop.folder / "outbox").write_text("in the way")
     shop.campaign("spring", people(3))
     report = shop.run()
-    assert (report.ended, report.waits_for, report.unfinished) == ("blocked", ("halted",), 3)
+    assert (report.ended, report.waits_for, report.unfinished) == ("blocked", ("sender_halted",), 3)
     (shop.folder / "outbox").unlink()
     assert shop.run().ended == "done"
     assert len(shop.letters()) == 3
