@@ -30,7 +30,7 @@ BEAT_S: Final = 5.0
 DEAD_AFTER_S: Final = 60.0
 
 # Rows and characters of variables in one transaction: others that write to the store wait for no more than that.
-_WRITE_ROWS: Final = 1_000
+_WRITE_ROWS: Final = 2_000
 _WRITE_CHARACTERS: Final = 4 << 20
 
 # Stands in a batch's `due_at` until the transaction that writes it tells the store's time.
