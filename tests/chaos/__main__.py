@@ -38,7 +38,7 @@ def main() -> int:
     try:
         ground.make()
         run = Run(ground, chance, kills=options.kills, processes=options.processes)
-        verdict = run.to_the_end(limit_s=options.limit_s or 120 + 20 * options.kills + options.recipients / 50)
+        verdict = run.to_the_end(limit_s=options.limit_s or 120 + 20 * options.kills + 4 * load.recipients / load.rate)
     except (CommandFailed, KeyboardInterrupt) as fault:
         print(f"\n{fault or 'stopped'}\nThe evidence is in {folder}", file=sys.stderr)
         return 1

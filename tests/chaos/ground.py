@@ -66,18 +66,18 @@ class Load:
 
 
 def load_for(recipients: int, kills: int) -> Load:
-    """About three kills a campaign and four batches a kill; limits at which two processes are slower than they could.
+    """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill.
 
     The cap is a little below what the rate would pass in the same time, so that both limits bind.
     """
-    rate = max(100, recipients // 20)
+    rate = max(20, 2 * recipients // (3 * max(1, kills)))
     return Load(
         recipients=recipients,
         campaigns=max(1, min(12, kills // 3, recipients)),
         batch_size=max(1, min(200, recipients // max(1, 4 * kills))),
         rate=rate,
-        burst=max(1, rate // 4),
-        cap=max(1, rate * 4),
+        burst=rate // 4,
+        cap=rate * 4,
         cap_window_s=5,
     )
 
@@ -173,6 +173,10 @@ class Ground:
                 "SELECT coalesce(sum(n_open), 0), coalesce(sum(n_in_doubt), 0), coalesce(sum(size), 0) "
                 "FROM campaign_batches"
             ).fetchone()
+            (unfinished,) = connection.execute(
+                "SELECT coalesce(sum(n_open + n_in_doubt), 0) FROM campaign_batches WHERE campaign_id IN "
+                "(SELECT campaign_id FROM campaigns WHERE state = 'running')"
+            ).fetchone()
             running, released = connection.execute(
                 "SELECT coalesce(sum(state IN ('running', 'cancelling')), 0), coalesce(sum(state <> 'ready'), 0) "
                 "FROM campaigns"
@@ -184,6 +188,7 @@ class Ground:
             "open": open_,
             "in_doubt": in_doubt,
             "total": total,
+            "unfinished": unfinished,
             "running": running,
             "released": released,
             "jobs": jobs,

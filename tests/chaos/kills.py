@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POINTS = ("S2", "S3", "S4", "S5", "S6", "S7", "S8")
-# A process plans a few times before it has planned, claimed and sent; every other point is reached with each request.
-NTH = {"S2": (2, 6)}
+# A round plans once per lane, and closes its bundles when all its work is done; the other points are reached with each
+# request.
+NTH = {"S2": (2, 5), "S8": (1, 1)}
 NTH_ELSE = (1, 3)
+# A process that works so long without reaching its failpoint is killed from outside, before it eats up all the work.
+PATIENCE_S = {"S8": 20.0}
+PATIENCE_ELSE_S = 6.0
 RANDOM_AFTER_S = 3.0
 
 
@@ -81,9 +85,11 @@ class Worker:
 
     def due(self) -> bool:
         """Whether a kill from outside is due now."""
-        if self.kill is None or self.kill.point or self.at_work_since is None:
+        if self.kill is None or self.at_work_since is None:
             return False
-        return time.monotonic() - self.at_work_since >= self.kill.after_s
+        point = self.kill.point
+        after_s = PATIENCE_S.get(point, PATIENCE_ELSE_S) if point else self.kill.after_s
+        return time.monotonic() - self.at_work_since >= after_s
 
     def die(self) -> None:
         """kill -9, and wait until the process is gone."""

@@ -75,8 +75,8 @@ class Run:
                 if worker.at_work_since is None and worker.process.pid in now["jobs"]:
                     worker.at_work_since = time.monotonic()
                 # A kill that finds nothing to do would prove nothing: it waits for work.
-                if worker.due() and now["open"] + now["in_doubt"] and now["running"]:
-                    worker.die()
+                if worker.due() and now["unfinished"]:
+                    self._kill(worker)
                     self._workers[slot] = self._replace(worker, now)
             if len(self._problems) >= CRASHES_MAX or self._over(now):
                 return
@@ -95,6 +95,16 @@ class Run:
             return False
         self._ground.submit(self._waiting.popleft())
         return True
+
+    def _kill(self, worker: Worker) -> None:
+        """From outside. A failpoint that was not reached takes the place of a later kill at any time."""
+        assert worker.kill is not None
+        if worker.kill.point:
+            unreached, worker.kill = worker.kill, Kill("")
+            later = next((kill for kill in self._plan if not kill.point), None)
+            if later is not None:
+                self._plan[self._plan.index(later)] = Kill(unreached.point)
+        worker.die()
 
     def _replace(self, worker: Worker | None, now: dict[str, Any]) -> Worker | None:
         """What becomes of a slot whose process has gone: another process, or nothing when the work is over."""
