@@ -25,7 +25,7 @@ test: $(VENV)/.dev ## install, then run the tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TEST_ARGS)
 
 check: $(VENV)/.dev ## lint, types, and who may import whom
-	@echo "== lint"; $(BIN)/ruff check .
+	@echo "== lint"; $(BIN)/ruff check .; $(BIN)/ruff format --check .
 	@echo "== types"; $(BIN)/mypy
 	@echo "== structure"; $(BIN)/lint-imports --no-logo
 

@@ -131,3 +131,9 @@ def test_what_the_code_imports_is_what_the_project_asks_for() -> None:
     """A package that comes along with another today may not tomorrow; one that nobody imports is a burden."""
     wanted = pinned(PROJECT["project"]["dependencies"]).keys() - {"tzdata"}  # data, read by the standard library
     assert imported_by_shipped_code() == wanted
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = {path.name for path in folder.glob("0*.md")}
+    assert set(re.findall(r"\]\((0[^)]+\.md)\)", (folder / "README.md").read_text())) == pages
