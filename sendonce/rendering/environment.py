@@ -22,9 +22,10 @@ from markupsafe import Markup
 
 from sendonce.rendering import bounded, safety
 from sendonce.rendering.catalogue import HTML, SUBJECT, TemplateSource
-from sendonce.rendering.form_letters import SLOT, LetterCode, spaced
+from sendonce.rendering.form_letters import SLOT, spaced
 from sendonce.rendering.formats import GLOBALS
 from sendonce.rendering.hrefs import check_link
+from sendonce.rendering.letter_code import LetterCode
 from sendonce.rendering.limits import Desk, joined
 from sendonce.rendering.screening import EXTENSIONS
 

@@ -1,10 +1,10 @@
 """Form letters: how a template's output is taken apart into text with slots and one row of values per recipient.
 
-The code generator wraps every expression that is *written*, after escaping, and only where the output streams.
-There the sheet takes the value and puts a `Slot` in its place; the template's own text stays as it is. What is
-rendered into a buffer first (macros, call, set and filter blocks, `super()`, `self.x()`, imported modules) is one
-value where its result is written, or text that is the same for everybody. So no value is ever looked for in
-finished text, and nothing that a filter does to a buffer can lose one.
+The code generator (`letter_code.py`) wraps every expression that is *written*, after escaping, and only where the
+output streams. There the sheet takes the value and puts a `Slot` in its place; the template's own text stays as it
+is. What is rendered into a buffer first (macros, call, set and filter blocks, `super()`, `self.x()`, imported
+modules) is one value where its result is written, or text that is the same for everybody. So no value is ever looked
+for in finished text, and nothing that a filter does to a buffer can lose one.
 
 The sequence of texts and slots that one letter makes is the key of its form letter: two letters with the same
 sequence differ in their values only. A `Slot` is no text, so that one that strayed into a buffer fails loudly and
@@ -17,12 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Optional
 
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
-
 from schemas.letters import FormLetter, slot_key
-from sendonce.rendering.bounded import SHOWN
-from sendonce.rendering.hrefs import link_beginnings
 from sendonce.rendering.limits import PART_BYTES, TooLarge
 
 SLOTS_MAX: Final = 9_999
@@ -192,147 +187,3 @@ def _edges(text: str) -> str:
     assert start is not None
     assert end is not None
     return text if start.group() == text else f"{start.group()}\x00{end.group()}"
-
-
-class LetterCode(CodeGenerator):
-    """Jinja's compiler with every written expression wrapped, every turn of a loop counted.
-
-    Names that begin with `so_` are ours; Jinja's own begin with `l_` and `t_`.
-    """
-
-    _loop_bodies: tuple[Any, ...] = ()
-    _called: Optional[nodes.Node] = None
-    _links: frozenset[int] = frozenset()
-
-    def visit_Template(self, node: nodes.Template, frame: Optional[Frame] = None) -> None:
-        if self.environment.autoescape:
-            self._links = frozenset(map(id, link_beginnings(node)))
-        super().visit_Template(node, frame)
-
-    def write_commons(self) -> None:
-        super().write_commons()
-        for line in (
-            "so_desk = environment.desk",
-            "so_take = so_desk.sheet.take",
-            "so_slot = environment.slot",
-            "so_shown = environment.shown",
-            "so_show = environment.show",
-        ):
-            self.writeline(line)
-
-    # -- What is written ---------------------------------------------------------------------------------------
-
-    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        if not isinstance(node, nodes.TemplateData) and type(node.as_const(frame.eval_ctx)) not in SHOWN:
-            raise nodes.Impossible
-        return super()._output_child_to_const(node, frame, finalize)
-
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        if frame.buffer is None:
-            self.write("(so_take(so_text) or so_slot) if (so_text := ")
-        else:
-            self.write("so_desk.sheet.charge(")
-        if id(node) in self._links:
-            self.write("environment.check_link(")
-        super()._output_child_pre(node, frame, finalize)
-        self.write("so_value if (so_value := ")
-
-    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        self.write(").__class__ in so_shown else so_show(so_value)")
-        super()._output_child_post(node, frame, finalize)
-        if id(node) in self._links:
-            self.write(")")
-        self.write(") else ''" if frame.buffer is None else ")")
-
-    def start_write(self, frame: Frame, node: Optional[nodes.Node] = None) -> None:
-        """What a call block, a filter block or a recursive loop returns is one value."""
-        super().start_write(frame, node)
-        if frame.buffer is None:
-            self.write("(so_take(so_text) or so_slot) if (so_text := environment.text(")
-
-    def end_write(self, frame: Frame) -> None:
-        if frame.buffer is None:
-            self.write(")) else ''")
-        super().end_write(frame)
-
-    def simple_write(self, s: str, frame: Frame, node: Optional[nodes.Node] = None) -> None:
-        """Pieces of a block or an included file: they are wrapped already where they were written."""
-        CodeGenerator.start_write(self, frame, node)
-        self.write(s)
-        CodeGenerator.end_write(self, frame)
-
-    # -- What is rendered into a buffer ------------------------------------------------------------------------
-
-    def visit_Block(self, node: nodes.Block, frame: Frame) -> None:
-        self._held(frame, super().visit_Block, node)
-
-    def visit_Include(self, node: nodes.Include, frame: Frame) -> None:
-        self.writeline("so_desk.sheet.step()")
-        if frame.buffer is not None and not node.with_context:
-            # Jinja writes `yield from` here, which turns the macro around it into a generator.
-            self.fail("an include without context inside a macro or block that is not written at once", node.lineno)
-        self._held(frame, super().visit_Include, node)
-
-    def _held(self, frame: Frame, visit: Callable[[Any, Frame], None], node: nodes.Node) -> None:
-        if frame.buffer is not None:
-            self.writeline("so_desk.sheet.hold()")
-        visit(node, frame)
-        if frame.buffer is not None:
-            self.writeline("so_desk.sheet.release()")
-
-    # -- What is counted -----------------------------------------------------------------------------------------
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:
-        step = self.temporary_identifier()
-        self.writeline(f"{step} = so_desk.sheet.step")
-        outer = self._loop_bodies
-        self._loop_bodies = (*outer, (node.body, step))
-        super().visit_For(node, frame)
-        self._loop_bodies = outer
-
-    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
-        for body, step in self._loop_bodies[-1:]:
-            if body is nodes:
-                self.writeline(f"{step}()")
-        super().blockvisit(nodes, frame)
-
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self._charged(super().visit_List, node, frame)
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self._charged(super().visit_Dict, node, frame)
-
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
-        if node.ctx == "load":
-            self._charged(super().visit_Tuple, node, frame)
-        else:
-            super().visit_Tuple(node, frame)
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self._charged(super().visit_Concat, node, frame)
-
-    def _charged(self, visit: Callable[[Any, Frame], None], node: nodes.Node, frame: Frame) -> None:
-        self.write("so_desk.sheet.charge(")
-        visit(node, frame)
-        self.write(")")
-
-    # -- Look-ups ------------------------------------------------------------------------------------------------
-
-    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
-        self._called = node.node
-        super().visit_Call(node, frame, forward_caller=forward_caller)
-
-    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
-        self._look_up("method" if node is self._called else "getattr", node.node, node.attr, frame)
-
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
-        """A literal key is a name that may be told when it is missing, as in `order.note`."""
-        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
-            self._look_up("getattr", node.node, node.arg.value, frame)
-        else:
-            super().visit_Getitem(node, frame)
-
-    def _look_up(self, how: str, node: nodes.Expr, name: str, frame: Frame) -> None:
-        self.write(f"environment.{how}(")
-        self.visit(node, frame)
-        self.write(f", {name!r})")

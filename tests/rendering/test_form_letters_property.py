@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from jinja2 import DictLoader, pass_context
 from jinja2.runtime import Context
@@ -331,6 +331,8 @@ class _Jinja(ImmutableSandboxedEnvironment):
         super().__init__(
             loader=DictLoader(dict(source.files)),
             autoescape=autoescape,
+            # Folded, `'a' ~ ('<' | e)` is escaped twice; rendered, once. Letters are as rendered.
+            optimized=False,
             undefined=Missing,
             extensions=EXTENSIONS,
             finalize=_show,
@@ -363,7 +365,10 @@ OURS = {
 }
 
 
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+# Not shrunk: that takes minutes, and the template that failed is printed whole and small enough to read.
+@settings(
+    max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(data=st.data())
 def test_packed_letters_are_the_plain_letters_byte_for_byte(data: st.DataObject) -> None:
     source = data.draw(templates())
