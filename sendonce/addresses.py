@@ -133,21 +133,27 @@ def _domain(local: str, domain: str) -> str:
     return found.lower()
 
 
+def _is_mailbox_name(local: str) -> bool:
+    if _LOCAL.fullmatch(local):
+        return True
+    try:
+        validate_email(f"{local}@a.example", check_deliverability=False, strict=True)
+    except EmailNotValidError:
+        return False
+    return True
+
+
 def _what_is_wrong(local: str, domain: str) -> str:
     """Why email-validator refused, in our words: its own may quote the address."""
     if not local:
         return "nothing before the @-sign"
     if not domain:
         return "nothing after the @-sign"
-    try:
-        validate_email(f"a@{domain}", check_deliverability=False, strict=True)
-    except EmailNotValidError:
+    if not _known_domain(domain)[0]:
         ending = domain.rsplit(".", 1)[-1].lower()
         if ending in _RESERVED_ENDINGS:
             return f"the domain ends in .{ending}, which is reserved and never reaches anyone (RFC 6761)"
         return "not a domain name after the @-sign"
-    try:
-        validate_email(f"{local}@a.example", check_deliverability=False, strict=True)
-    except EmailNotValidError:
+    if len(local) > LOCAL_PART_MAX or not _is_mailbox_name(local):
         return f"not a mailbox name of at most {LOCAL_PART_MAX} characters before the @-sign"
     return f"longer than {ADDRESS_MAX} bytes"

@@ -108,10 +108,12 @@ def _variables(raw: Any, extras: dict[str, Any]) -> str:
             value, text = {}, "{}"
         if type(value) is not dict:
             raise _Refused(column, "bad_template_variables", "not a JSON object")
+        text = text or dump(value)
         if extras:
-            text = dump({**extras, **value})
-        elif not text:
-            text = dump(value)
+            if not value.keys().isdisjoint(extras):
+                extras = {name: item for name, item in extras.items() if name not in value}
+            more = dump(extras)
+            text = more if text == "{}" else text if more == "{}" else f"{text[:-1]},{more[1:]}"
     except BadJson as fault:
         raise _Refused(column, "bad_template_variables", fault.reason) from None
     if len(text) > RECORD_MAX:
