@@ -1,0 +1,1 @@
+"""Fake providers: real servers on loopback that write down what reached them and can fail in every way."""
