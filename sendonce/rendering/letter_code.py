@@ -39,7 +39,10 @@ class LetterCode(CodeGenerator):
     # -- What is written ---------------------------------------------------------------------------------------
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        if not isinstance(node, nodes.TemplateData) and type(node.as_const(frame.eval_ctx)) not in SHOWN:
+        """Constants are written as they would be rendered; whether they are escaped may be known only then."""
+        if isinstance(node, nodes.TemplateData):
+            return super()._output_child_to_const(node, frame, finalize)
+        if frame.eval_ctx.volatile or type(node.as_const(frame.eval_ctx)) not in SHOWN:
             raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)
 

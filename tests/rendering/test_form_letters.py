@@ -51,6 +51,7 @@ def slots(html: str, **more: str) -> list[str]:
         ("{% block b %}{{ name }}{% endblock %}{{ self.b() }}", ["Ann", "Ann"]),
         ("{% extends 'base.j2' %}{% block a %}[{{ super() }}] {{ name }}{% endblock %}", ["base Ann", "Ann"]),
         ("{% with n = name %}{{ n }}{% endwith %}", ["Ann"]),
+        ("{% autoescape things|length > 2 %}{{ '<b>' }}{% endautoescape %}", ["<b>"]),
         ("{% autoescape false %}{{ name ~ '<' }}{% endautoescape %}{{ name ~ '<' }}", ["Ann<", "Ann&lt;"]),
     ],
 )
