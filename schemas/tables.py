@@ -180,7 +180,8 @@ class Batch:
     state: pending, queued, sending, in_doubt, held, done, cancelled; open_state repeats it and is null when
     it is final, so that the index holds unfinished work only. `outcomes` has one `Outcome` byte per ordinal;
     the `n_` counts always equal its tally. The `intent_` columns hold the one request that is in flight or in
-    doubt, `intent_ordinals` as packed by `ordinals.pack`.
+    doubt, `intent_ordinals` as packed by `ordinals.pack`; intent_at is when it was first intended, permit_at when its
+    latest permit was granted.
     """
 
     shard: int
@@ -220,6 +221,7 @@ class Batch:
     n_cancelled: int = 0
     n_assumed: int = 0
     finished_at: Optional[datetime] = None
+    permit_at: Optional[datetime] = None
 
 
 @table("batch_attempts", key=("shard", "campaign_id", "batch_no", "attempt_id"))

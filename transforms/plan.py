@@ -54,9 +54,10 @@ class _PlanWork(beam.DoFn):
             if self._worker.stopping.is_set():
                 return
             references = plan_lane(
-                self._worker.store, lane.terms, window_of(self._worker, name), asks_again=lane.policy.asks_again
+                self._worker.store, lane.terms, window_of(self._worker, name)
             )
-            failpoint("S2")
+            if references:
+                failpoint("S2")
             self._planned.inc(len(references))
             yield from references
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas.tables import Campaign
 from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, HALTED, PAUSED, RUNNING
-from sendonce.control.progress import count
+from sendonce.control.progress import count, progress_of
 from sendonce.stores.base import Reader, Store, Tx
 
 # A paused or halted campaign whose last requests in flight settled everything has nothing left to resume.
@@ -41,6 +41,8 @@ def settle_campaign(store: Store, campaign_id: str) -> str:
             return campaign.state if campaign else ""
         now = tx.now()
         state = _ENDS[campaign.state]
+        # The last sums are written with the end itself: once a campaign is over, no sweeper looks at it again.
+        tx.put(progress_of(tx, campaign, now))
         tx.put(replace(campaign, state=state, changed_at=now, changed_by="system", finished_at=now, state_reason=None))
         return state
 

@@ -127,7 +127,7 @@ def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optiona
         campaign = reader.get(Campaign, campaign_id)
         if campaign is None:
             return None
-        return _progress(campaign, count(reader, campaign_id), reader.get(Progress, campaign_id), now)
+        return progress_of(reader, campaign, now)
 
     progress = store.read(look)
     if progress is None:
@@ -143,7 +143,9 @@ def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optiona
     return store.transact(write, tag="progress")
 
 
-def _progress(campaign: Campaign, counts: Counts, before: Optional[Progress], now: datetime) -> Progress:
+def progress_of(reader: Reader, campaign: Campaign, now: datetime) -> Progress:
+    """The sums over a campaign's batches as of store time `now`, not yet written."""
+    counts, before = count(reader, campaign.campaign_id), reader.get(Progress, campaign.campaign_id)
     active_s = active_seconds(campaign, before, now)
     found = estimate(campaign.recipients, counts.done, active_s)
     return Progress(

@@ -24,6 +24,7 @@ NO_INTENT: dict[str, Any] = {
     "provider": None,
     "provider_ref": None,
     "doubt_since": None,
+    "permit_at": None,
 }
 
 
@@ -108,7 +109,11 @@ def finished(batch: Batch, now: datetime, state: str = DONE) -> Batch:
 
 
 def doubtful(batch: Batch, ordinals: Iterable[int], now: datetime) -> Batch:
-    """In doubt: the open intent's ordinals may have been accepted. The new token fences whoever owned it."""
+    """In doubt: the open intent's ordinals may have been accepted.
+
+    The new token fences whoever owned it, and the new plan number makes every reference worthless that is still under
+    way: nothing but a plan made for the doubt may touch it.
+    """
     marked = apply(
         batch, {ordinal: Outcome.IN_DOUBT for ordinal in ordinals if batch.outcomes[ordinal] == Outcome.OPEN}
     )
@@ -117,6 +122,7 @@ def doubtful(batch: Batch, ordinals: Iterable[int], now: datetime) -> Batch:
         state=IN_DOUBT,
         open_state=IN_DOUBT,
         token=batch.token + 1,
+        plan_no=batch.plan_no + 1,
         due_at=now,
         visible_at=None,
         worker_id=None,

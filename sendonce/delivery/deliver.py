@@ -19,6 +19,7 @@ from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, ba
 from sendonce.failpoints import failpoint
 from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
+from sendonce.times import Times
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,8 @@ class _Run:
         if chosen and batch.attempt_id is not None:
             prepared = self._try_prepare(batch.attempt_id, chosen)
         if prepared is None or prepared.payload_hash != batch.payload_hash:
-            self._commit("skip_rung", lambda tx: protocol.skip_rung(tx, *_key(batch), "payload_changed"))
-            return self._end(Turn(Move.ENDED, reason="payload_changed"))
+            self._commit("skip_rung", lambda tx: protocol.skip_rung(tx, *_key(batch)))
+            return self._end(Turn(Move.ENDED, reason=protocol.PAYLOAD_CHANGED))
         same = prepared
         started_s = self._clocks.own_s()
         turn = self._commit(
@@ -196,6 +197,9 @@ class _Run:
         reply = self._sender.send(prepared, times.request_timeout_s)
         if failpoint("S6") == "drop_reply":
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
+        if repeated and reply.verdict is Verdict.REFUSED and self._clocks.own_s() - started_s > _longest_call_s(times):
+            # The repeat may have reached the provider after its window: then it says nothing about the first try.
+            reply = Reply(Verdict.UNKNOWN, "repeated_late")
         self._requests += 1
         wait_s = retry.wait_s(mine.tries + 1, reply.retry_after_s, self._clocks.chance)
         return report_of(prepared.request.attempt_id, ordinals, reply, wait_s, repeated=repeated)
@@ -252,6 +256,11 @@ def _ask(prepared: Prepared | None, provider: str) -> Ask | None:
     if prepared is None:
         return None
     return Ask(prepared.request.attempt_id, prepared.request.ordinals, prepared.payload_hash, provider)
+
+
+def _longest_call_s(times: Times) -> float:
+    """Seconds from asking for a permit to the end of a call that was not held up on its way."""
+    return times.permit_ttl_s + times.request_timeout_s
 
 
 def _must_stop(report: Report) -> bool:

@@ -46,11 +46,11 @@ def _running(lane: Lane, sender: Sender) -> RunningLane:
         scopes=(f"lane:{lane.name}", f"sender:{lane.sender}"),
         times=times,
         hold_max_s=times.hold_max_s,
+        asks_again_s=sender.capabilities.idempotency_window_s,
         outbound_log=lane.outbound_log,
     )
     policy = Policy(
         in_doubt=lane.in_doubt,
         outbound_log=lane.outbound_log,
-        asks_again=sender.capabilities.idempotency_window_s is not None,
     )
     return RunningLane(lane, terms, policy, sender)

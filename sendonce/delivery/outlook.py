@@ -10,6 +10,7 @@ from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import lane_campaigns, open_batches
+from sendonce.delivery.protocol import may_ask_again
 from sendonce.stores.base import ANY_SHARD, Reader
 
 
@@ -54,7 +55,7 @@ def _moments(
         if batch.heartbeat_at is not None and batch.lease_s is not None:
             due.append(batch.heartbeat_at + timedelta(seconds=batch.lease_s))
     for batch in open_batches(reader, campaign_id, batches.IN_DOUBT):
-        if lane.policy.asks_again and batch.wait_reason != "payload_changed":
+        if may_ask_again(batch, lane.terms, now):
             due.append(max(batch.due_at, batch.visible_at or batch.due_at))
         else:
             waits.add("in_doubt")

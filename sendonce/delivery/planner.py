@@ -11,7 +11,7 @@ from schemas.tables import Batch, Campaign
 from sendonce.control.stops import stops_of
 from sendonce.delivery import batches
 from sendonce.delivery.limits import limits_of, outlook
-from sendonce.delivery.protocol import plan
+from sendonce.delivery.protocol import may_ask_again, plan
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
@@ -28,14 +28,14 @@ class Candidate:
     recipients: int
 
 
-def plan_lane(store: Store, terms: Terms, window: int, *, asks_again: bool) -> list[Reference]:
+def plan_lane(store: Store, terms: Terms, window: int) -> list[Reference]:
     """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
 
     Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
-    asks_again: the lane's provider de-duplicates, so batches in doubt are planned too, before new work. A lane that
-    is stopped, halted, throttled or out of permits is left alone.
+    Doubts that may be settled by asking again come before new work. A lane that is stopped, halted, throttled or out of
+    permits is left alone.
     """
-    candidates = store.read(lambda reader: _candidates(reader, terms, window, asks_again))
+    candidates = store.read(lambda reader: _candidates(reader, terms, window))
     references: list[Reference] = []
     for start in range(0, len(candidates), MARKED_AT_ONCE):
         mark = partial(_mark, terms=terms, candidates=candidates[start : start + MARKED_AT_ONCE])
@@ -47,13 +47,11 @@ def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Referen
     return [
         reference
         for campaign_id, group in groupby(candidates, key=lambda candidate: candidate.campaign_id)
-        for reference in plan(
-            tx, campaign_id, [candidate.batch_no for candidate in group], terms.lane, terms.times.visibility_s
-        )
+        for reference in plan(tx, terms, campaign_id, [candidate.batch_no for candidate in group])
     ]
 
 
-def _candidates(reader: Reader, terms: Terms, window: int, asks_again: bool) -> list[Candidate]:
+def _candidates(reader: Reader, terms: Terms, window: int) -> list[Candidate]:
     now = reader.now()
     if stops_of(reader, terms.lane, terms.sender, now):
         return []
@@ -63,7 +61,7 @@ def _candidates(reader: Reader, terms: Terms, window: int, asks_again: bool) -> 
     if window <= 0:
         return []
     campaigns = lane_campaigns(reader, terms.lane)
-    doubts = [_doubts(reader, campaign, now) for campaign in campaigns if asks_again]
+    doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
     due = [_due(reader, campaign, now, window) for campaign in campaigns if campaign.state == "running"]
     chosen: list[Candidate] = []
     total = 0
@@ -99,10 +97,10 @@ def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iter
         yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
 
 
-def _doubts(reader: Reader, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
+def _doubts(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
     for batch in open_batches(reader, campaign.campaign_id, batches.IN_DOUBT):
         unseen = batch.visible_at is None or batch.visible_at <= now
-        if unseen and batch.due_at <= now and batch.wait_reason != "payload_changed":
+        if unseen and batch.due_at <= now and may_ask_again(batch, terms, now):
             yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt)
 
 

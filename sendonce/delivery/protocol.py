@@ -48,35 +48,49 @@ from sendonce.stores.base import Tx
 # reader's store time is not always written down. Looking back further costs nothing: who is struck out is so once.
 _CLOCK_MARGIN = timedelta(minutes=2)
 
+PAYLOAD_CHANGED = "payload_changed"
+
 # -- plan ---------------------------------------------------------------------------------------------------------
 
 
-def plan(tx: Tx, campaign_id: str, batch_nos: Iterable[int], priority: str, visibility_s: float) -> list[Reference]:
+def plan(tx: Tx, terms: Terms, campaign_id: str, batch_nos: Iterable[int]) -> list[Reference]:
     """Mark batches as queued and give a reference for each that still was due; the others are left as they are."""
     now = tx.now()
-    visible_at = now + timedelta(seconds=visibility_s)
+    visible_at = now + timedelta(seconds=terms.times.visibility_s)
     references = []
     for batch_no in batch_nos:
         batch = tx.get(Batch, *batch_key(campaign_id, batch_no))
-        if batch is None or not _plannable(batch, now):
+        if batch is None or not _plannable(batch, terms, now):
             continue
         if batch.state == batches.IN_DOUBT:
             planned = replace(batch, plan_no=batch.plan_no + 1, visible_at=visible_at)
         else:
             planned = batches.queued(batch, visible_at)
         tx.put(planned)
-        references.append(Reference(campaign_id, batch_no, planned.plan_no, priority))
+        references.append(Reference(campaign_id, batch_no, planned.plan_no, terms.lane))
     return references
 
 
-def _plannable(batch: Batch, now: datetime) -> bool:
+def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:
     if batch.state == batches.PENDING:
         return batch.due_at <= now
     if batch.state == batches.QUEUED:
         return batch.visible_at is not None and batch.visible_at <= now
     if batch.state == batches.IN_DOUBT:
-        return batch.due_at <= now and (batch.visible_at is None or batch.visible_at <= now)
+        unseen = batch.visible_at is None or batch.visible_at <= now
+        return unseen and batch.due_at <= now and may_ask_again(batch, terms, now)
     return False
+
+
+def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
+    """Whether a batch in doubt can be settled by its own request, sent once more under the same key.
+
+    The provider must take the same key once, and its window must still be open when the repeat arrives. A payload
+    that could not be made again byte for byte rules it out for good.
+    """
+    if terms.asks_again_s is None or batch.intent_at is None or batch.wait_reason == PAYLOAD_CHANGED:
+        return False
+    return (now - batch.intent_at).total_seconds() + _use_within_s(terms) < terms.asks_again_s
 
 
 # -- claim, reclaim, advance --------------------------------------------------------------------------------------
@@ -122,9 +136,10 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
         return Turn(Move.LOST, reason="stale_reference")
     if found.state == batches.SENDING and found.worker_id == worker_id:
         return Turn(Move.GO, found)
-    if found.state != batches.IN_DOUBT or (found.payload_hash, found.provider) != (payload_hash, provider):
-        return Turn(Move.LOST, reason="doubt_changed")
     now = tx.now()
+    same = (found.payload_hash, found.provider) == (payload_hash, provider)
+    if found.state != batches.IN_DOUBT or not same or not may_ask_again(found, terms, now):
+        return Turn(Move.LOST, reason="doubt_changed")
     blocked = _blocked(tx, terms, now)
     scopes = limits.limits_of(tx, terms.scopes)
     n = len(unpack(found.intent_ordinals or b""))
@@ -143,7 +158,7 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
         claimed_at=COMMIT_TIME,
         heartbeat_at=COMMIT_TIME,
         lease_s=terms.times.lease_s,
-        intent_at=now,
+        permit_at=now,
         visible_at=None,
     )
     tx.put(mine)
@@ -173,11 +188,11 @@ def advance(
     after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
     tx.put(attempt_row(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
-    assert found.intent_at is not None
+    assert found.permit_at is not None
     if unsent and not report.throttled:
-        scopes = limits.give_back(tx, scopes, report.attempt_id, found.intent_at, len(unsent), now)
+        scopes = limits.give_back(tx, scopes, report.attempt_id, found.permit_at, len(unsent), now)
     else:
-        limits.used(tx, scopes, report.attempt_id, found.intent_at, now)
+        limits.used(tx, scopes, report.attempt_id, found.permit_at, now)
     if report.halts:
         tx.put(Switch(f"sender:{terms.sender}", "halted", now, worker_id, report.reason))
     doubted = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.IN_DOUBT]
@@ -281,6 +296,7 @@ def _proceed(
         leased,
         attempt_id=ask.attempt_id,
         intent_at=now,
+        permit_at=now,
         intent_ordinals=pack(ask.ordinals),
         payload_hash=ask.payload_hash,
         provider=ask.provider,
@@ -337,11 +353,11 @@ def release(tx: Tx, reference: Reference, due_at: datetime) -> bool:
     return True
 
 
-def skip_rung(tx: Tx, campaign_id: str, batch_no: int, reason: str) -> None:
-    """Note that a doubt can't be settled by asking again (`payload_changed`): the resolver takes the next rung."""
+def skip_rung(tx: Tx, campaign_id: str, batch_no: int) -> None:
+    """Note that the bytes of a request in doubt can't be made again: the resolver takes the next rung."""
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is not None and found.state == batches.IN_DOUBT:
-        tx.put(replace(found, wait_reason=reason, visible_at=None))
+        tx.put(replace(found, wait_reason=PAYLOAD_CHANGED, visible_at=None))
 
 
 def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, names: Mapping[int, str], report: Report | None) -> None:

@@ -14,6 +14,7 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Decision, DeliveryEvent
 from sendonce.delivery import batches, protocol
+from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store, Tx
 
 ASSUME_AFTER = timedelta(hours=24)
@@ -26,11 +27,10 @@ class Policy:
 
     in_doubt: str
     outbound_log: str
-    asks_again: bool
     by: str = "policy"
 
 
-def settle_doubt(store: Store, key: bytes, batch: Batch, policy: Policy, decision_id: str) -> str:
+def settle_doubt(store: Store, key: bytes, batch: Batch, terms: Terms, policy: Policy, decision_id: str) -> str:
     """Take the strongest rung that a batch in doubt allows now; returns what happened (empty: it stays in doubt).
 
     `accepted`, `refused`: by evidence. `held`, `assumed`, `resent`: by policy. Safe to run at several places at once:
@@ -45,7 +45,7 @@ def settle_doubt(store: Store, key: bytes, batch: Batch, policy: Policy, decisio
             tag="settle",
         )
         return "evidence" if after is not None else ""
-    if policy.asks_again and batch.wait_reason != "payload_changed":
+    if protocol.may_ask_again(batch, terms, store.read(lambda reader: reader.now())):
         return ""
     return _by_policy(store, key, batch, policy, decision_id)
 
@@ -61,7 +61,14 @@ def evidence_of(reader: Reader, batch: Batch) -> dict[int, Outcome]:
     if attempt is None or not attempt.evidence or attempt.outcomes is None:
         return {}
     seen = dict(zip(unpack(attempt.ordinals), (Outcome(code) for code in attempt.outcomes), strict=True))
-    return {ordinal: seen[ordinal] for ordinal in intent if ordinal in seen and seen[ordinal].final}
+    # One acceptance is proof whatever else was said. A refusal is proof only if it answered the only call: of two calls
+    # under one key the other may have been accepted.
+    repeated = batch.permit_at is not None and batch.permit_at != batch.intent_at
+    return {
+        ordinal: seen[ordinal]
+        for ordinal in intent
+        if ordinal in seen and (seen[ordinal] is Outcome.ACCEPTED or (seen[ordinal].final and not repeated))
+    }
 
 
 def _by_policy(store: Store, key: bytes, batch: Batch, policy: Policy, decision_id: str) -> str:

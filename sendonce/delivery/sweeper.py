@@ -63,7 +63,7 @@ def _sweep(
         expired += store.transact(work, tag="expire") is not None
     settled = 0
     for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):
-        settled += bool(settle_doubt(store, key, batch, policy, new_id()))
+        settled += bool(settle_doubt(store, key, batch, terms, policy, new_id()))
     cancelled = sweep_cancelled(store, campaign_id, CANCELLED_AT_ONCE)
     aggregate_progress(store, campaign_id, store.read(lambda reader: reader.now()))
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")

@@ -5,6 +5,7 @@ A failing seed fails again in the same way. What is real: the protocol, the plan
 SQLite store. What is not: time, the provider, and the letters' texts.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store, store_key
 from sendonce.times import Times
 from tests.checker import Findings, judge
+from tests.checker.case import Violation
 from tests.evidence import Records
 from tests.fakes import START, FakeSender, ManualClock, ProviderLog, Scripted
 
@@ -59,7 +61,7 @@ class Setup:
     """What differs between seeds besides the faults."""
 
     in_doubt: str
-    idempotent: bool
+    window_s: float | None
     mixes_forms: bool
     per_call: int
     batch_size: int
@@ -73,7 +75,7 @@ def setup_for(chance: random.Random) -> Setup:
     rate = chance.choice((2.0, 5.0, 20.0))
     return Setup(
         in_doubt=chance.choice(("hold", "assume", "resend")),
-        idempotent=chance.random() < 0.5,
+        window_s=chance.choice((None, None, 60.0, math.inf)),
         mixes_forms=chance.random() < 0.5,
         per_call=chance.choice((1, 3, 100)),
         batch_size=chance.choice((1, 4, 9)),
@@ -139,11 +141,19 @@ class World:
         self.depth = 0
         self.owners = 0
         self.late: set[str] = set()
+        self.unfenced: list[str] = []
         self.elements: list[RenderedBatch] = []
         # No idle time: a doubt waits for its policy for hours, and the simulation jumps there.
         times = Times(0.2, 5.0, 2.0, 6.0, 2.0, 2.0, 6.0, 1.0)
-        self.terms = Terms("bulk", "fake", ("lane:bulk", "sender:fake"), times, 0.0, 12, self.setup.outbound_log)
-        self.policy = Policy(self.setup.in_doubt, self.setup.outbound_log, self.setup.idempotent)
+        self.terms = Terms(
+            lane="bulk",
+            sender="fake",
+            scopes=("lane:bulk", "sender:fake"),
+            times=times,
+            asks_again_s=self.setup.window_s,
+            outbound_log=self.setup.outbound_log,
+        )
+        self.policy = Policy(self.setup.in_doubt, self.setup.outbound_log)
         self._load()
 
     # -- the campaign --------------------------------------------------------------------------------------------
@@ -277,7 +287,7 @@ class World:
 
         Without faults all are delivered, in order.
         """
-        plan = plan_lane(self.store, self.terms, 100, asks_again=self.policy.asks_again)
+        plan = plan_lane(self.store, self.terms, 100)
         self.reach("S2")
         for reference in plan:
             rendered = self._letters(reference)
@@ -301,7 +311,7 @@ class World:
             self.log,
             recipients=self.setup.per_call,
             mixes_forms=self.setup.mixes_forms,
-            idempotency_window_s=float("inf") if self.setup.idempotent else None,
+            idempotency_window_s=self.setup.window_s,
             script=self._fates(),
         )
         clocks = Clocks(
@@ -320,6 +330,10 @@ class World:
             yield Scripted(reply, accepts, before=self._before, after=lambda prepared: self._after())
 
     def _before(self, prepared: Prepared) -> None:
+        request = prepared.request
+        batch = self.real.read(lambda reader: reader.get(Batch, *batch_key(CAMPAIGN, request.batch_no)))
+        if batch is None or (batch.state, batch.attempt_id) != ("sending", request.attempt_id):
+            self.unfenced.append(request.attempt_id)
         what = self.draw(("", 88), ("kill", 6), ("pause", 6))
         if what == "kill":
             raise Killed("S4")
@@ -394,13 +408,17 @@ class World:
 
     def judge(self) -> Findings:
         records = Records(self.real.read(lambda reader: {kind: reader.scan(kind) for kind in TABLES}))
-        return judge(
+        findings = judge(
             records,
             self.log.accepted,
             now=self.clock.now() + timedelta(seconds=1),
             ended=True,
             late_requests=self.late,
         )
+        overtaken = [
+            Violation("I4", f"attempt {attempt}", "began after others took its batch") for attempt in self.unfenced
+        ]
+        return replace(findings, violations=[*findings.violations, *overtaken])
 
 
 def _all_or_none(taken: bool) -> Any:

@@ -16,6 +16,7 @@ from tests.delivery.world import TERMS, World
 from tests.fakes import Scripted
 
 IDEMPOTENT = {"idempotency_window_s": 3600.0}
+AGAIN = replace(TERMS, asks_again_s=3600.0)
 
 
 def test_a_batch_goes_from_pending_to_done_in_two_transactions_and_one_request(world: World) -> None:
@@ -163,7 +164,7 @@ def test_a_doubt_at_a_provider_that_deduplicates_is_asked_again_byte_for_byte(wo
     with pytest.raises(Killed):
         world.deliver(world.sender([killed], recipients=2, **IDEMPOTENT))
     world.pass_s(TERMS.times.lease_s + 1)
-    world.sweep(asks_again=True)
+    world.sweep(AGAIN)
     assert world.kinds() == "ddo"
     world.deliver(world.sender(recipients=2, **IDEMPOTENT), worker="w2")
     assert (world.kinds(), world.batch().state) == ("aaa", "done")
@@ -177,14 +178,37 @@ def test_a_doubt_whose_bytes_changed_is_never_asked_again(world: World) -> None:
     world.campaign([2])
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
     world.pass_s(1)
-    reference = world.plan_one(asks_again=True)
+    reference = world.plan_one(AGAIN)
     letters = world.letters(reference)
     changed = replace(letters, from_address="Other <other@shop.example>")
     element = replace(world.render(reference), letters=dump(changed))
-    delivery = world.owner(world.sender(**IDEMPOTENT)).deliver(element)
+    delivery = world.owner(world.sender(**IDEMPOTENT), AGAIN).deliver(element)
     assert (delivery.reason, delivery.requests) == ("payload_changed", 0)
-    assert world.plan(asks_again=True) == []
-    world.sweep(asks_again=True)
+    assert world.plan(AGAIN) == []
+    world.sweep(AGAIN)
+    assert world.batch().state == "held"
+
+
+def test_an_element_that_comes_again_after_a_doubt_does_not_touch_it(world: World) -> None:
+    """Found by the simulator (seed 297): a redelivered element repeated a request in doubt at a provider that does not
+
+    de-duplicate, and a second letter went out without a decision.
+    """
+    world.campaign([2])
+    element = world.render(world.plan_one())
+    owner = world.owner(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0, 1))]))
+    owner.deliver(element)
+    again = owner.deliver(element)
+    assert (again.move, again.requests, world.kinds()) == (Move.LOST, 0, "dd")
+    assert set(world.log.times_accepted().values()) == {1}
+
+
+def test_a_doubt_older_than_the_providers_window_is_not_asked_again(world: World) -> None:
+    world.campaign([2])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
+    world.pass_s(3600 - TERMS.times.request_timeout_s)
+    assert world.plan(AGAIN) == []
+    world.sweep(AGAIN)
     assert world.batch().state == "held"
 
 
@@ -212,6 +236,26 @@ def test_a_fenced_owner_writes_nothing_but_evidence_which_settles_the_doubt(worl
     assert world.sweep(in_doubt="assume").settled == 1
     assert (world.kinds(), world.batch().state) == ("aa", "done")
     assert world.store.read(lambda reader: reader.scan(Decision)) == []
+
+
+def test_a_late_refusal_proves_nothing_once_the_request_was_repeated(world: World) -> None:
+    """Found by the simulator: a call was refused, its repeat accepted with the reply lost, then the refusal came."""
+    world.campaign([1])
+
+    def repeated_meanwhile(_: object) -> None:
+        world.pass_s(TERMS.times.lease_s + 1)
+        world.sweep(AGAIN)
+        again = world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0,))], **IDEMPOTENT)
+        world.deliver(again, worker="w2")
+
+    fate = Scripted(Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED)), after=repeated_meanwhile)
+    delivery = world.deliver(world.sender([fate], **IDEMPOTENT))
+    assert delivery.reason == "fenced"
+    world.pass_s(1)
+    world.sweep(AGAIN)
+    assert (world.kinds(), world.batch().state) == ("d", "in_doubt")
+    world.deliver(world.sender(**IDEMPOTENT), worker="w3")
+    assert world.kinds() == "a"
 
 
 def test_an_owner_past_its_deadline_sends_nothing(world: World) -> None:

@@ -48,16 +48,16 @@ class World:
     def sender(self, script: Iterable[Scripted] = (), **abilities: object) -> FakeSender:
         return FakeSender(self.log, script=script, **abilities)  # type: ignore[arg-type]
 
-    def plan(self, terms: Terms = TERMS, window: int = 10_000, *, asks_again: bool = False) -> list[Reference]:
-        return plan_lane(self.store, terms, window, asks_again=asks_again)
+    def plan(self, terms: Terms = TERMS, window: int = 10_000) -> list[Reference]:
+        return plan_lane(self.store, terms, window)
 
-    def plan_one(self, terms: Terms = TERMS, *, asks_again: bool = False) -> Reference:
-        (reference,) = self.plan(terms, 1, asks_again=asks_again)
+    def plan_one(self, terms: Terms = TERMS) -> Reference:
+        (reference,) = self.plan(terms, 1)
         return reference
 
     def plan_due(self) -> bool:
         """Whether any batch of the lane is due and may send now."""
-        return bool(self.store.read(lambda reader: _candidates(reader, TERMS, 10_000, False)))
+        return bool(self.store.read(lambda reader: _candidates(reader, TERMS, 10_000)))
 
     def letters(self, reference: Reference, refused: dict[int, Outcome] | None = None) -> Letters:
         batch = self.batch(reference.batch_no, reference.campaign_id)
@@ -94,11 +94,12 @@ class World:
 
     def deliver(self, sender: FakeSender, terms: Terms = TERMS, **more: object) -> Delivery:
         """Plan the first due batch, render it, deliver it."""
-        reference = self.plan_one(terms, asks_again=sender.capabilities.idempotency_window_s is not None)
+        terms = replace(terms, asks_again_s=sender.capabilities.idempotency_window_s)
+        reference = self.plan_one(terms)
         return self.owner(sender, terms, **more).deliver(self.render(reference))  # type: ignore[arg-type]
 
-    def sweep(self, terms: Terms = TERMS, *, in_doubt: str = "hold", asks_again: bool = False) -> Swept:
-        policy = Policy(in_doubt, terms.outbound_log, asks_again)
+    def sweep(self, terms: Terms = TERMS, *, in_doubt: str = "hold") -> Swept:
+        policy = Policy(in_doubt, terms.outbound_log)
         return sweep_lane(self.store, self.key, terms, policy, self._id)
 
     def limit(self, *limits: Limit) -> None:

@@ -92,6 +92,7 @@ CREATE TABLE `campaign_batches` (
   `n_cancelled` INT64 NOT NULL,
   `n_assumed` INT64 NOT NULL,
   `finished_at` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  `permit_at` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (`shard`, `campaign_id`, `batch_no`);
 
 CREATE NULL_FILTERED INDEX `batches_open` ON `campaign_batches` (`shard`, `campaign_id`, `open_state`, `due_at`);

@@ -94,6 +94,7 @@ CREATE TABLE "campaign_batches" (
   "n_cancelled" INTEGER NOT NULL,
   "n_assumed" INTEGER NOT NULL,
   "finished_at" INTEGER,
+  "permit_at" INTEGER,
   "outcomes" BLOB NOT NULL,
   "intent_ordinals" BLOB,
   PRIMARY KEY ("shard", "campaign_id", "batch_no")
