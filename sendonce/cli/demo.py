@@ -17,7 +17,7 @@ from sendonce.cli.run import stop_signals
 from sendonce.cli.session import Session, Unfinished, with_session
 from sendonce.cli.status import reasons_table
 from sendonce.cli.watching import Watch
-from sendonce.config import Config, SenderSettings, Unsubscribe, apply_config, load_config
+from sendonce.config import Config, OutboxSettings, Unsubscribe, apply_config, load_config
 from sendonce.control import campaigns
 from sendonce.control.completion import settle_campaign
 from sendonce.control.load import LoadOptions, LoadReport, load
@@ -82,7 +82,7 @@ def demo(session: Session, recipients: int, fresh: bool) -> None:
     seconds = _send(session, store, name) if before.unsettled else 0.0
     settle_campaign(store, name)
     counts, reasons = store.read(lambda reader: (count(reader, name), count_reasons(reader, name)))
-    letters = look_into(Path(config.senders["outbox"].path) / name)
+    letters = look_into((_FOLDER / "outbox").absolute() / name)
     result = _Result(report, counts, reasons, letters, seconds)
     if session.as_json:
         click.echo(orjson.dumps(result.as_json()).decode())
@@ -94,7 +94,7 @@ def demo(session: Session, recipients: int, fresh: bool) -> None:
 
 def _store(session: Session) -> tuple[Store, Config]:
     """The demo's own store, with the default lanes and an outbox of its own."""
-    outbox = SenderSettings(name="outbox", adapter="outbox", path=str((_FOLDER / "outbox").absolute()))
+    outbox = OutboxSettings(name="outbox", adapter="outbox", path=str((_FOLDER / "outbox").absolute()))
     config = load_config(None, {}).model_copy(
         update={
             "senders": {"outbox": outbox},

@@ -2,7 +2,16 @@
 
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting
-from sendonce.config.model import DEFAULT_STORE, LANE_NAMES, Config, Lane, SenderSettings, Unsubscribe
+from sendonce.config.model import (
+    DEFAULT_STORE,
+    LANE_NAMES,
+    Config,
+    Lane,
+    OutboxSettings,
+    SenderSettings,
+    SendGridSettings,
+    Unsubscribe,
+)
 from sendonce.config.reading import DEFAULT_FILE, config_path, load_config
 from sendonce.config.stored import ConfigChange, apply_config, config_changes, lanes_in, senders_in
 
@@ -15,6 +24,8 @@ __all__ = [
     "ConfigFault",
     "Lane",
     "LimitSetting",
+    "OutboxSettings",
+    "SendGridSettings",
     "SenderSettings",
     "Unsubscribe",
     "apply_config",

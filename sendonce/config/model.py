@@ -5,12 +5,14 @@ from dataclasses import replace
 from email.headerregistry import Address
 from email.utils import parseaddr
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Optional
+from typing import Annotated, Any, Final, Literal, Optional, Union
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sendonce.config.limits import LimitSetting
+from sendonce.config.secrets import SecretReference
+from sendonce.config.urls import base_url_problem
 from sendonce.times import DEFAULTS, Times, check_times
 
 DEFAULT_STORE: Final = "sqlite:///.sendonce/sendonce.db"
@@ -18,6 +20,9 @@ DEFAULT_OUTBOX: Final = ".sendonce/outbox"
 
 # A provider's largest bulk call is 1,000 (SendGrid); larger batches need fewer requests per form letter.
 BATCH_SIZE_MAX: Final = 5000
+
+# SendGrid takes `send_at` up to 72 hours ahead; an hour is left for clocks that differ.
+SEND_AFTER_MAX_S: Final = 71 * 3600
 
 LaneName = Literal["critical", "high", "bulk"]
 TimeName = Literal["tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s"]
@@ -45,15 +50,71 @@ def _limits_once(limits: list[LimitSetting]) -> list[LimitSetting]:
     return limits
 
 
-class SenderSettings(_Strict):
-    """A configured account. `path` is the outbox's folder, absolute once read from a file."""
+class _Sender(_Strict):
+    """What every configured account has, whatever its adapter."""
 
     name: SenderName
-    adapter: Literal["outbox"]
-    path: str = DEFAULT_OUTBOX
     limits: list[LimitSetting] = []
 
     _limits = field_validator("limits")(_limits_once)
+
+
+class OutboxSettings(_Sender):
+    """Letters as files. `path` is the outbox's folder, absolute once read from a file."""
+
+    adapter: Literal["outbox"]
+    path: str = DEFAULT_OUTBOX
+
+
+class SendGridSettings(_Sender):
+    """An account at SendGrid. The bounds are SendGrid's: https://www.twilio.com/docs/sendgrid/api-reference/mail-send.
+
+    api_key: where the key stands, never the key. sandbox: SendGrid checks and delivers nothing. send_after_s: SendGrid
+    holds letters back this long, and a person can cancel those of `batch_id` there until ten minutes before. http_503:
+    what "service unavailable" proves; `not_sent` only where the provider says so. parallel: calls side by side in one
+    process. Tracking is off unless set: it changes letters.
+    """
+
+    adapter: Literal["sendgrid"]
+    api_key: SecretReference
+    base_url: str = "https://api.sendgrid.com"
+    sandbox: bool = False
+    categories: Annotated[list[Annotated[str, Field(min_length=1, max_length=255)]], Field(max_length=10)] = []
+    asm_group: Optional[Annotated[int, Field(ge=1)]] = None
+    ip_pool: Optional[Annotated[str, Field(min_length=2, max_length=64)]] = None
+    click_tracking: bool = False
+    open_tracking: bool = False
+    send_after_s: Optional[Annotated[int, Field(ge=0, le=SEND_AFTER_MAX_S)]] = None
+    batch_id: Optional[Annotated[str, Field(min_length=1, max_length=100)]] = None
+    http_503: Literal["unknown", "not_sent"] = "unknown"
+    parallel: Annotated[int, Field(ge=1, le=64)] = 8
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable(cls, url: str) -> str:
+        if problem := base_url_problem(url):
+            raise ValueError(problem)
+        return url.rstrip("/")
+
+    @field_validator("categories")
+    @classmethod
+    def _once(cls, categories: list[str]) -> list[str]:
+        if len(set(categories)) < len(categories):
+            raise ValueError("must name each category once")
+        return categories
+
+    @model_validator(mode="after")
+    def _batch_is_scheduled(self) -> "SendGridSettings":
+        if self.batch_id is not None and self.send_after_s is None:
+            raise ValueError("batch_id cancels scheduled letters only; set send_after_s too, or leave batch_id out")
+        return self
+
+
+SenderSettings = Annotated[Union[OutboxSettings, SendGridSettings], Field(discriminator="adapter")]
+ADAPTER_SETTINGS: Final[dict[str, type[OutboxSettings] | type[SendGridSettings]]] = {
+    "outbox": OutboxSettings,
+    "sendgrid": SendGridSettings,
+}
 
 
 class Lane(_Strict):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting
-from sendonce.config.model import DEFAULT_OUTBOX, Config, Lane, SenderSettings, Unsubscribe
+from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, Lane, Unsubscribe
 
 DEFAULT_FILE: Final = "sendonce.yaml"
 Marks = dict[tuple[str | int, ...], int]
@@ -107,42 +107,49 @@ def _anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _anchored_sender(sender: object, folder: Path) -> object:
-    if not isinstance(sender, dict) or not isinstance(sender.get("path", ""), str):
+    if not isinstance(sender, dict) or sender.get("adapter") != "outbox":
+        return sender
+    if not isinstance(sender.get("path", ""), str):
         return sender
     return {**sender, "path": os.path.abspath(folder / sender.get("path", DEFAULT_OUTBOX))}
 
 
 def _explain(error: Any, path: Path | None, marks: Marks) -> str:
     place = tuple(part for part in error["loc"] if part != "[key]")
+    adapter = ""
+    if place[:1] == ("senders",):
+        if error["type"].startswith("union_tag"):
+            place = (*place, "adapter")
+        elif len(place) > 2:  # pydantic names the adapter as one more step of the way
+            adapter, place = str(place[2]), place[:2] + place[3:]
     name = ".".join(str(part) for part in place)
     where = str(path) if path else "settings"
     known = next((marks[place[:end]] for end in range(len(place), 0, -1) if place[:end] in marks), None)
     line = f", line {known}" if known else ""
-    return f"{where}{line}: {name + ': ' if name else ''}{_problem(error, place)}"
+    return f"{where}{line}: {name + ': ' if name else ''}{_problem(error, place, adapter)}"
 
 
-def _problem(error: Any, place: tuple[Any, ...]) -> str:
+def _problem(error: Any, place: tuple[Any, ...], adapter: str) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(place[-1]), _settings_at(place), n=1)
-        return (
-            f"no such setting; did you mean {close[0]}?"
-            if close
-            else f"no such setting; known: {', '.join(_settings_at(place))}"
-        )
-    if kind == "missing":
+        known = _settings_at(place, adapter)
+        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        return f"no such setting; did you mean {close[0]}?" if close else f"no such setting; known: {', '.join(known)}"
+    if kind in ("missing", "union_tag_not_found"):
         return "is missing; set it"
     if kind == "literal_error":
         return f"must be {context['expected']}"
+    if kind == "union_tag_invalid":
+        return f"must be {context['expected_tags'].replace(', ', ' or ')}"
     if kind == "string_pattern_mismatch":
         return "must be a plain name: letters, digits, dots, dashes, underscores"
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _settings_at(place: tuple[Any, ...]) -> list[str]:
+def _settings_at(place: tuple[Any, ...], adapter: str) -> list[str]:
     model: Any = Config
     if "limits" in place[:-1]:
         model = LimitSetting
     elif len(place) > 1:
-        model = {"lanes": Lane, "senders": SenderSettings, "unsubscribe": Unsubscribe}[place[0]]
+        model = {"lanes": Lane, "senders": ADAPTER_SETTINGS.get(adapter), "unsubscribe": Unsubscribe}[place[0]]
     return [field.alias or name for name, field in model.model_fields.items() if name != "name"]

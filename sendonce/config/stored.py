@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from schemas.tables import Limit, Setting
 from sendonce.config.faults import ConfigFault
@@ -13,7 +13,9 @@ from sendonce.config.model import LANE_NAMES, Config, Lane, SenderSettings
 from sendonce.stores.base import Reader, Store, Tx
 
 _KINDS = ("lane", "sender")
-Model = TypeVar("Model", Lane, SenderSettings)
+_LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
+_SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,13 @@ def config_changes(store: Store, config: Config) -> list[ConfigChange]:
 
 def lanes_in(store: Store) -> dict[str, Lane]:
     """The lanes that jobs run with, by name, critical first. ConfigFault when none were applied."""
-    lanes = {row.name: _parse(Lane, row) for row in _settings(store, "lane")}
+    lanes = {row.name: _parse(_LANE, row) for row in _settings(store, "lane")}
     return {name: lanes[name] for name in LANE_NAMES if name in lanes}
 
 
 def senders_in(store: Store) -> dict[str, SenderSettings]:
     """The senders that jobs may use, by name. ConfigFault when none were applied."""
-    return {row.name: _parse(SenderSettings, row) for row in _settings(store, "sender")}
+    return {row.name: _parse(_SENDER, row) for row in _settings(store, "sender")}
 
 
 def _settings(store: Store, kind: str) -> list[Setting]:
@@ -65,9 +67,9 @@ def _settings(store: Store, kind: str) -> list[Setting]:
     return rows
 
 
-def _parse(model: type[Model], row: Setting) -> Model:
+def _parse(model: TypeAdapter[Model], row: Setting) -> Model:
     try:
-        return model.model_validate_json(row.value)
+        return model.validate_json(row.value)
     except ValidationError:
         raise ConfigFault(
             f"the {row.kind} {row.name!r} in the store was written by another release; run `sendonce config apply`"

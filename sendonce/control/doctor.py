@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from schemas.tables import SCHEMA_VERSION, Meta
-from sendonce.config import Config, ConfigFault, config_changes, lanes_in, senders_in
+from sendonce.config import Config, ConfigFault, OutboxSettings, config_changes, lanes_in, senders_in
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import open_store, store_environment
 from sendonce.stores.sqlite import sqlite_path
@@ -109,7 +109,7 @@ def _templates(config: Config) -> Iterator[Finding]:
 def _disk(config: Config) -> Iterator[Finding]:
     places: Mapping[str, Path] = {
         "disk of the store": sqlite_path(config.store).parent,
-        **{f"disk of {sender.name}": Path(sender.path) for sender in config.senders.values()},
+        **{f"disk of {s.name}": Path(s.path) for s in config.senders.values() if isinstance(s, OutboxSettings)},
     }
     for what, place in places.items():
         there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())

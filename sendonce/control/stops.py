@@ -15,6 +15,17 @@ MENDS: Final = {
     "disk_quota": "raise the disk quota of the sender's folder, or free some space",
     "no_permission": "let this user write to the sender's folder",
     "read_only": "choose a folder on a disk that can be written",
+    "credentials": "give the sender a key that is in force, and see that it may send mail",
+    "credits": "the account's credits are used up: raise its plan, or wait until they are renewed",
+    "forbidden": "let the key send mail, verify the from address, and see whether the provider has blocked the account",
+    "http_404": "check the sender's base_url",
+    "http_405": "check the sender's base_url",
+    "http_451": "choose the base_url of the region that the account belongs to",
+    "refused_all": "the provider refused every call and did not say why: send one test letter, look at the account",
+    "refused_from": "verify the from address with the provider, or choose another",
+    "refused_reply_to": "mend the reply_to address of the template",
+    "refused_asm": "choose an unsubscribe group that the account has (asm_group)",
+    "refused_ip_pool_name": "choose an IP pool that the account has (ip_pool)",
     "not_a_folder": "remove the file that stands where the sender's folder should be, or choose another path",
 }
 

@@ -1,10 +1,13 @@
 """A lane as it runs: its terms, its policy for doubts, and the sender that goes with it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from sendonce.config import Lane, SenderSettings, lanes_in, senders_in
+from sendonce.config import ConfigFault, Lane, SenderSettings, SendGridSettings, lanes_in, senders_in
+from sendonce.config.secrets import resolve
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
 from sendonce.senders.base import Sender
@@ -22,20 +25,38 @@ class RunningLane:
     sender: Sender
 
 
-ADAPTERS: dict[str, Callable[[SenderSettings], Sender]] = {
+def _sendgrid(settings: SendGridSettings) -> Sender:
+    """Imported only where it is configured: its packages are an extra."""
+    try:
+        from sendonce.senders.sendgrid import SendGrid
+    except ImportError as fault:
+        raise ConfigFault(
+            f"sender {settings.name}: the adapter sendgrid needs the package {fault.name}, which is not installed; "
+            "install sendonce[sendgrid]"
+        ) from None
+    return SendGrid(settings, resolve(settings.api_key, sender=settings.name, setting="api_key", environ=os.environ))
+
+
+ADAPTERS: Final[dict[str, Callable[[Any], Sender]]] = {
     "outbox": lambda settings: Outbox(settings.name, Path(settings.path)),
+    "sendgrid": _sendgrid,
 }
 
 
 def make_sender(settings: SenderSettings) -> Sender:
-    """The adapter that a sender's settings name."""
+    """The adapter that a sender's settings name. ConfigFault for a secret or a package that is missing here."""
     return ADAPTERS[settings.adapter](settings)
 
 
 def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane]:
-    """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none."""
-    senders = {name: make_sender(settings) for name, settings in senders_in(store).items()}
-    return {name: _running(lane, senders[lane.sender]) for name, lane in lanes_in(store).items() if name in names}
+    """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none.
+
+    Only senders that these lanes use are made: nothing else's secrets are needed here.
+    """
+    lanes = {name: lane for name, lane in lanes_in(store).items() if name in names}
+    used = {lane.sender for lane in lanes.values()}
+    senders = {name: make_sender(settings) for name, settings in senders_in(store).items() if name in used}
+    return {name: _running(lane, senders[lane.sender]) for name, lane in lanes.items()}
 
 
 def _running(lane: Lane, sender: Sender) -> RunningLane:

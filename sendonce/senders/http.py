@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpcore
 
+from sendonce.config.urls import base_url_problem
 from sendonce.failpoints import failpoint
 
 # Servers and balancers close connections that are idle for a minute or so; one that is used just then makes a doubt.
@@ -155,34 +155,6 @@ class HttpPoster:
         with self._changing:
             while self._idle:
                 self._idle.pop().close()
-
-
-def base_url_problem(url: str) -> str:
-    """Why a base URL may not be posted to, or an empty string."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        return "cannot be read as an address; write it like https://api.provider.example"
-    if not url.isascii() or not url.isprintable() or " " in url:
-        return "must be plain ASCII without spaces"
-    if parts.username or parts.query or parts.fragment:
-        return "must hold no user, query or fragment"
-    if parts.scheme == "https" and host:
-        return ""
-    if parts.scheme == "http" and is_loopback(host):
-        return ""
-    return "must be an https address (http only for this machine), like https://api.provider.example"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name can only mean this machine (RFC 6761 6.3 for `localhost`)."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # -- one call ------------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        for sock in [self._socket, *self._open]:
+        for sock in [self._socket, *self._open.copy()]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._socket.close()
