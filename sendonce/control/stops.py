@@ -67,12 +67,12 @@ def stops_of(reader: Reader, lane: str, sender: str, now: datetime) -> list[Stop
     found = [
         _stop(switch)
         for switch in reader.scan(Switch)
-        if switch.scope in scopes and (switch.until_at is None or switch.until_at > now)
+        if switch.scope in scopes and switch.kind != "failing" and (switch.until_at is None or switch.until_at > now)
     ]
     return sorted(found, key=lambda stop: (stop.until is not None, stop.since))
 
 
 def _stop(switch: Switch) -> Stop:
-    kind = {"halted": "sender_halted", "open": "breaker_open"}.get(switch.kind, switch.kind)
+    kind = {"halted": "sender_halted", "open": "breaker_open", "probing": "breaker_open"}.get(switch.kind, switch.kind)
     mend = MENDS.get(switch.reason, "look at the sender's settings") if kind == "sender_halted" else ""
     return Stop(switch.scope, kind, switch.reason, switch.since, switch.until_at, mend)

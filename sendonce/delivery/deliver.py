@@ -15,7 +15,7 @@ from sendonce.delivery import batches, protocol, retry
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
 from sendonce.delivery.requests import next_letters, report_of
-from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.failpoints import failpoint
 from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
@@ -192,7 +192,7 @@ class _Run:
             ordinals = [ordinal for ordinal in ordinals if mine.outcomes[ordinal] == Outcome.IN_DOUBT]
         if passed_s > min(times.permit_ttl_s, times.lease_s - times.request_timeout_s - times.margin_s):
             return report_of(
-                prepared.request.attempt_id, ordinals, Reply(Verdict.NOT_SENT, "late"), 0.0, repeated=repeated
+                prepared.request.attempt_id, ordinals, Reply(Verdict.NOT_SENT, LATE), 0.0, repeated=repeated
             )
         reply = self._sender.send(prepared, times.request_timeout_s)
         if failpoint("S6") == "drop_reply":

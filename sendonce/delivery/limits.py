@@ -22,6 +22,8 @@ from sendonce.stores.base import Reader, Tx
 # Rounding of floats must not make a bucket that is full by arithmetic look one permit short for ever.
 _EPSILON = 1e-9
 _PRUNE_AT_ONCE = 200
+_SLOWEST = 1 / 64
+_SPEED_UP_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,20 @@ def used(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime,
         permit = tx.get(Permit, scope, granted_at, attempt_id)
         if permit is not None and permit.used_by > now:
             tx.put(replace(permit, used_by=now))
+
+
+def slowed(limit: Limit, now: datetime) -> Limit:
+    """A rate halved, down to a sixty-fourth, because the provider throttled; a cap as it is."""
+    if limit.kind != "rate":
+        return limit
+    return replace(limit, level=_level(limit, now), level_at=now, slow=max(_SLOWEST, limit.slow / 2), slow_at=now)
+
+
+def sped_up(limit: Limit, now: datetime) -> Limit:
+    """A slowed rate a tenth of the whole faster, if it was changed 10 s ago or more: additive increase."""
+    if limit.slow >= 1.0 or limit.slow_at is None or (now - limit.slow_at).total_seconds() < _SPEED_UP_EVERY_S:
+        return limit
+    return replace(limit, level=_level(limit, now), level_at=now, slow=min(1.0, limit.slow + 0.1), slow_at=now)
 
 
 def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: datetime) -> int | None:

@@ -36,12 +36,11 @@ from schemas.tables import (
     Limit,
     Recipient,
     Suppression,
-    Switch,
 )
 from sendonce.control.stops import stops_of
-from sendonce.delivery import batches, limits
+from sendonce.delivery import batches, health, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
-from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.stores.base import Tx
 
 # A suppression's time may lie a little before that of a rendering which did not see it: clocks are set back, and a
@@ -193,8 +192,9 @@ def advance(
         scopes = limits.give_back(tx, scopes, report.attempt_id, found.permit_at, len(unsent), now)
     else:
         limits.used(tx, scopes, report.attempt_id, found.permit_at, now)
-    if report.halts:
-        tx.put(Switch(f"sender:{terms.sender}", "halted", now, worker_id, report.reason))
+    sender = health.after_report(tx, terms, report, scopes, now, worker_id)
+    health.write(tx, terms, sender, scopes)
+    scopes = sender.limits
     doubted = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.IN_DOUBT]
     if doubted:
         after = batches.doubtful(after, doubted, now)
@@ -204,15 +204,18 @@ def advance(
         return Turn(Move.ENDED, after, reason="in_doubt")
     after = replace(after, **batches.NO_INTENT)
     if unsent:
-        after = _unsent(terms, after, unsent, report, now)
+        spends_try = not sender.open and report.reason != LATE
+        after = _unsent(terms, after, unsent, report, now, spends_try=spends_try)
         _write(tx, terms, found, after, rendered.names, report)
         return Turn(Move.ENDED, after, reason=report.reason)
-    return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report)
+    return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report, sender)
 
 
-def _unsent(terms: Terms, batch: Batch, unsent: Sequence[int], report: Report, now: datetime) -> Batch:
+def _unsent(
+    terms: Terms, batch: Batch, unsent: Sequence[int], report: Report, now: datetime, *, spends_try: bool
+) -> Batch:
     """Nothing of these went out. They wait and are tried again, unless that has failed too often in a row."""
-    tries = batch.tries if report.throttled or report.halts else batch.tries + 1
+    tries = batch.tries + 1 if spends_try else batch.tries
     if tries >= terms.most_tries:
         batch = batches.apply(batch, dict.fromkeys(unsent, Outcome.EXHAUSTED))
         if batch.n_open == 0:
@@ -255,8 +258,12 @@ def _proceed(
     ask: Ask | None,
     scopes: Sequence[Limit],
     report: Report | None,
+    sender: health.Health | None = None,
 ) -> Turn:
-    """What an owner with nothing in flight may do next. `before` is the stored row, `mine` the row with news."""
+    """What an owner with nothing in flight may do next. `before` is the stored row, `mine` the row with news.
+
+    sender: its health as this transaction is about to write it; None where it is as stored.
+    """
     now = tx.now()
     campaign = tx.get(Campaign, mine.campaign_id)
     if campaign is None:
@@ -276,7 +283,7 @@ def _proceed(
         return end(batches.finished(mine, now), "done")
     if campaign.state != "running":
         return end(batches.waiting(mine, now, campaign.state), campaign.state)
-    blocked = _blocked(tx, terms, now)
+    blocked = _blocked(tx, terms, now, sender)
     if blocked is not None:
         return end(batches.waiting(mine, blocked.until, blocked.scope), blocked.scope, blocked.until)
     if ask is None:
@@ -292,6 +299,9 @@ def _proceed(
     if answer.n < len(ask.ordinals):
         return replace(end(leased, "cut", move=Move.AGAIN), size=answer.n)
     limits.take(tx, scopes, answer, ask.attempt_id, now, _use_within_s(terms))
+    probe = health.probe(tx, terms, now, terms.times.lease_s, mine.worker_id or "") if sender is None else None
+    if probe is not None:
+        tx.put(probe)
     intent = replace(
         leased,
         attempt_id=ask.attempt_id,
@@ -322,9 +332,11 @@ def _closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
     return batches.finished(closed, now, state if left else batches.DONE)
 
 
-def _blocked(tx: Tx, terms: Terms, now: datetime) -> limits.Wait | None:
+def _blocked(tx: Tx, terms: Terms, now: datetime, sender: health.Health | None = None) -> limits.Wait | None:
     """What keeps this lane or sender from sending now. What has no end by itself is looked at again after a window."""
     stops = stops_of(tx, terms.lane, terms.sender, now)
+    if sender is not None and sender.switch is None:
+        stops = [stop for stop in stops if stop.scope != f"sender:{terms.sender}"]
     if not stops:
         return None
     return limits.Wait(stops[0].until or now + timedelta(seconds=terms.times.window_s), stops[0].kind)

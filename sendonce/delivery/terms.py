@@ -10,6 +10,9 @@ from schemas.outcomes import Outcome
 from schemas.tables import Batch
 from sendonce.times import Times
 
+# The reason of a request that its own owner did not start, because its permit or lease was running out.
+LATE = "late"
+
 
 @dataclass(frozen=True)
 class Terms:
