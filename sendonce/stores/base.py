@@ -61,6 +61,9 @@ class Reader(Protocol):
     def get(self, kind: type[Row], *key: Any) -> Row | None:
         """The row with this primary key, or None."""
 
+    def get_many(self, kind: type[Row], keys: Iterable[tuple[Any, ...]]) -> list[Row]:
+        """The rows that exist among these primary keys, each once, in no order: one look for a whole batch."""
+
     def scan(
         self,
         kind: type[Row],

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -36,6 +36,8 @@ _RETRY_S: Final = 0.0005
 # A chunk holds the write lock for some 20 ms.
 _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 8_000_000
+# Keys in one statement: its text stays short, and nearly every batch's look-up has the same few lengths.
+_KEYS_AT_ONCE: Final = 250
 _FORMS: Final = "sqlite:///relative/path or sqlite:////absolute/path"
 _FACTS_SQL: Final = "SELECT name, value FROM meta WHERE name IN ('clock', 'schema_version')"
 _CLOCK_SQL: Final = "UPDATE meta SET value = ? WHERE name = 'clock'"
@@ -93,6 +95,16 @@ class SQLiteReader:
             raise TypeError(f"{statements.table.name}: each column of the key needs a value: {statements.table.key}")
         found = self._connection.execute(statements.get, where.parameters).fetchall()
         return codec_of(kind).decode(found)[0] if found else None
+
+    def get_many(self, kind: type[Row], keys: Iterable[tuple[Any, ...]]) -> list[Row]:
+        statements = statements_of(kind)
+        wanted = statements.keys_in_sqlite(keys)
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(wanted), _KEYS_AT_ONCE):
+            some = wanted[start : start + _KEYS_AT_ONCE]
+            parameters = list(chain.from_iterable(some))
+            found += self._connection.execute(statements.get_many(len(some)), parameters).fetchall()
+        return codec_of(kind).decode(found)
 
     def scan(
         self,

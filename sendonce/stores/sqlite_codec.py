@@ -114,6 +114,12 @@ def encode_parameter(table: Table, column: Column, value: Any) -> Any:
     return to_micros(value) if isinstance(value, datetime) else value
 
 
+def encode_parameters(table: Table, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+    """Many values to look for in one column, checked like stored ones."""
+    check_column(table, column, values)
+    return [to_micros(value) for value in values] if column.type is datetime else values
+
+
 def decode_parameter(column: Column, value: Any) -> Any:
     if value is None:
         return None

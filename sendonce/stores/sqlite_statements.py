@@ -1,6 +1,6 @@
 """The SQL text of each shape of access, made once per shape, so that SQLite's statement cache finds it prepared."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -8,7 +8,7 @@ from schemas.ids import SHARDS
 from schemas.tables import TABLES, Column, Table
 from sendonce.stores.base import ANY_SHARD
 from sendonce.stores.ddl import sqlite_index_condition
-from sendonce.stores.sqlite_codec import encode_parameter
+from sendonce.stores.sqlite_codec import encode_parameter, encode_parameters
 
 _EVERY_SHARD: Final = ", ".join(map(str, range(SHARDS)))
 
@@ -34,6 +34,32 @@ class Statements:
     @cached_property
     def get(self) -> str:
         return f"SELECT {self._columns} FROM {self._name} WHERE {self._key_equal}"
+
+    def get_many(self, count: int) -> str:
+        """Selects by `count` keys, given one behind the other.
+
+        A join, its keys first: for `(a, b) IN (VALUES ...)` SQLite reads the whole table.
+        """
+        one = f"({', '.join('?' * len(self.table.key))})"
+        keys = ", ".join([one] * count)
+        names = [column.name for column in self.table.columns]
+        columns = ", ".join(f"{self._name}.{_quoted(name)}" for name in names)
+        same = " AND ".join(
+            f"{self._name}.{_quoted(name)} = wanted.column{place}" for place, name in enumerate(self.table.key, 1)
+        )
+        return f"SELECT {columns} FROM (VALUES {keys}) AS wanted CROSS JOIN {self._name} ON {same}"
+
+    def keys_in_sqlite(self, keys: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        """Whole primary keys in SQLite's types, each once. TypeError unless each of their columns has a value."""
+        distinct = list(dict.fromkeys(map(tuple, keys)))
+        order = self._orders[None]
+        if any(len(key) != len(order) or None in key or ANY_SHARD in key for key in distinct):
+            raise TypeError(f"{self.table.name}: each column of the key needs a value: {self.table.key}")
+        columns = [
+            encode_parameters(self.table, column, values)
+            for column, values in zip(order, zip(*distinct, strict=True), strict=False)
+        ]
+        return list(zip(*columns, strict=True))
 
     @cached_property
     def insert(self) -> str:

@@ -37,7 +37,7 @@ from sendonce.stores.base import ANY_SHARD, AlreadyExists, Reader, Store, StoreR
 from sendonce.stores.opening import open_store, store_environment, store_key
 from tests.stores import workers
 from tests.stores.faulty import Aborting, LosingReplies
-from tests.stores.made import NOON, batch, campaign, decision, message, recipient, row_of
+from tests.stores.made import NOON, batch, campaign, decision, message, recipient, row_of, suppression
 from tests.stores.model import QUERIES, TRANSACTIONS, Model, Write
 from tests.stores.processes import started, told
 
@@ -99,6 +99,31 @@ class StoreContract:
     def test_a_key_has_a_value_for_each_of_its_columns(self, store: Store, key: tuple[Any, ...]) -> None:
         with pytest.raises(TypeError):
             store.read(lambda reader: reader.get(Batch, *key))
+
+    # Many rows by their keys.
+
+    def test_many_keys_give_the_rows_that_are_there_each_once(self, store: Store) -> None:
+        put(store, *(suppression(f"{number:032x}", name) for number in range(1500) for name in ("*", "spring")))
+        keys = [(f"{number:032x}", "*") for number in range(0, 3000, 2)]
+        found = store.read(lambda reader: reader.get_many(Suppression, [*keys, *keys[:7]]))
+        assert sorted((row.address_key, row.list_name) for row in found) == sorted(keys[:750])
+        assert all(row == suppression(row.address_key, "*") for row in found)
+
+    def test_no_keys_give_no_rows(self, store: Store) -> None:
+        put(store, suppression("a", "*"))
+        assert store.read(lambda reader: reader.get_many(Suppression, [])) == []
+
+    def test_a_transaction_reads_many_as_they_were_before_it(self, store: Store) -> None:
+        def work(tx: Tx) -> list[Suppression]:
+            tx.put(suppression("a", "*"))
+            return tx.get_many(Suppression, [("a", "*")])
+
+        assert store.transact(work, tag="test") == []
+
+    @pytest.mark.parametrize("key", [(), ("a",), ("a", None), ("a", "*", 1)], ids=str)
+    def test_each_of_many_keys_has_a_value_for_each_column(self, store: Store, key: tuple[Any, ...]) -> None:
+        with pytest.raises(TypeError):
+            store.read(lambda reader: reader.get_many(Suppression, [("a", "*"), key]))
 
     # Scans.
 

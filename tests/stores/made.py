@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from schemas import ids
-from schemas.tables import TABLES, Batch, Campaign, Column, Decision, OutboundMessage, Recipient
+from schemas.tables import TABLES, Batch, Campaign, Column, Decision, OutboundMessage, Recipient, Suppression
 
 NOON = datetime(2026, 1, 15, 12, 0, 0, 123456, tzinfo=UTC)
 AWKWARD = "Zoë 😀 '\"\x00\n%s"
@@ -80,6 +80,10 @@ def decision(number: int, **changes: Any) -> Decision:
         "by": "x",
     }
     return Decision(**fields | changes)
+
+
+def suppression(address_key: str, list_name: str) -> Suppression:
+    return Suppression(address_key, list_name, 16, NOON, "x", "test")
 
 
 def row_of(kind: type, number: int, *, nulls: bool = False) -> Any:

@@ -32,6 +32,9 @@ class Model:
     def get(self, kind: type, *key: Any) -> Row | None:
         return self._rows[kind].get(key)
 
+    def get_many(self, kind: type, keys: Sequence[tuple[Any, ...]]) -> list[Row]:
+        return [self._rows[kind][key] for key in set(keys) & self._rows[kind].keys()]
+
     def scan(
         self,
         kind: type,
@@ -173,6 +176,11 @@ def _tally(kind: type, prefix: Sequence[Any], by: Sequence[str], sums: Sequence[
     )
 
 
+def _get_many(kind: type, keys: Sequence[tuple[Any, ...]]) -> Query:
+    """The rows in an order of their own, since a store gives them in any."""
+    return lambda reader: sorted(reader.get_many(kind, keys), key=repr)
+
+
 _SHARDS: list[Any] = [*SHARDS, ANY_SHARD]
 QUERIES = st.one_of(
     _scans(Batch, None, [SHARDS, CAMPAIGNS, [0, 1, 2, 3]]),
@@ -209,5 +217,16 @@ QUERIES = st.one_of(
         st.sampled_from(SHARDS),
         st.sampled_from(CAMPAIGNS),
         st.integers(0, 3),
+    ),
+    st.builds(
+        lambda keys: _get_many(Batch, keys),
+        st.lists(st.tuples(st.sampled_from(SHARDS), st.sampled_from(CAMPAIGNS), st.integers(0, 3)), max_size=5),
+    ),
+    st.builds(
+        lambda keys: _get_many(Permit, keys),
+        st.lists(
+            st.tuples(st.sampled_from(["lane:bulk", "sender:x"]), st.sampled_from(TIMES), st.sampled_from(CAMPAIGNS)),
+            max_size=5,
+        ),
     ),
 )
