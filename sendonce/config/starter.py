@@ -24,6 +24,9 @@ senders:
     adapter: outbox
     path: .sendonce/outbox
     limits: []
+# A SendGrid account (install sendonce[sendgrid]); the key stays where it is, env:NAME or file:/path:
+#  mail: {adapter: sendgrid, api_key: env:SENDGRID_API_KEY, limits: [{rate: 500/s, burst: 1000}]}
+# Also: sandbox, categories, asm_group, ip_pool, click_tracking, open_tracking, send_after_s, batch_id, parallel.
 
 # One lane per priority. Limits count recipients: {rate: 500/s, burst: 500}, {cap: 100000/day}, {cap: 10/5s}.
 # in_doubt, when nobody can tell whether a request was accepted: hold (for a person), assume (that it was, after

@@ -17,6 +17,9 @@ import pytest
 from schemas.outcomes import Outcome
 from sendonce.failpoints import armed
 from sendonce.senders.base import Verdict
+from sendonce.senders.sendgrid import SendGrid
+from sendonce.senders.sendgrid_body import Call
+from sendonce.senders.sendgrid_replies import Judgement
 from tests.providers.http import Fate
 from tests.providers.sendgrid import KEY, errors
 from tests.senders.sendgrid_letters import (
@@ -27,6 +30,7 @@ from tests.senders.sendgrid_letters import (
     request_of,
     scene,
     sender_for,
+    settings,
     verdicts,
     whole,
 )
@@ -166,6 +170,15 @@ def test_one_of_a_thousand_is_found_in_21_calls(tmp_path: Path, place: int) -> N
     assert len(there.accepted()) == len(set(there.accepted())) == 999
 
 
+def test_a_half_that_must_hold_the_fault_is_not_tried_as_a_whole(tmp_path: Path) -> None:
+    """Every refused call counts against the account: SendGrid blocks those who make too many bad requests."""
+    letters = [packed(number, BAD if number == 999 else "") for number in range(1000)]
+    with scene(tmp_path, names_fields=False, checks="limits") as there:
+        there.send(letters, timeout_s=60)
+    assert len(there.calls()) == 12
+    assert [line["verdict"] for line in there.fake.requests()].count("400") == 2
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("names_fields", [True, False])
 def test_whoever_is_bad_the_good_ones_get_one_letter_each(tmp_path: Path, seed: int, names_fields: bool) -> None:
@@ -231,6 +244,12 @@ def test_a_call_that_is_too_large_is_sent_in_parts(tmp_path: Path) -> None:
         reply = there.send(letters)
     assert (reply.verdict, dict(reply.exceptions)) == (Verdict.ACCEPTED, {})
     assert sorted(there.accepted()) == sorted(letter.to for letter in letters)
+
+
+def test_the_second_half_of_a_call_that_was_too_large_is_tried_as_a_whole(tmp_path: Path) -> None:
+    with scene(tmp_path, Fate(413)) as there:
+        assert there.send([packed(number) for number in range(10)]).verdict is Verdict.ACCEPTED
+    assert there.calls() == [10, 5, 5]
 
 
 def test_a_letter_that_alone_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -362,6 +381,26 @@ def test_all_calls_of_a_request_share_its_time(tmp_path: Path) -> None:
     assert found[Verdict.UNKNOWN] <= 1
     assert found[Verdict.NOT_SENT] >= 3
     assert found[Verdict.ACCEPTED] <= len(there.accepted()) <= found[Verdict.ACCEPTED] + found[Verdict.UNKNOWN]
+
+
+def test_no_call_begins_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_s = 0.0
+
+    def slow_post(call: Call, timeout_s: float) -> tuple[Judgement, str]:
+        nonlocal time_s
+        times_left.append(timeout_s)
+        time_s += 3
+        return Judgement(Verdict.ACCEPTED), "m"
+
+    times_left: list[float] = []
+    letters = [whole(number) for number in range(5)]
+    sender = SendGrid(settings(parallel=1), KEY, clock=lambda: time_s)
+    monkeypatch.setattr(sender, "_post", slow_post)
+    reply = sender.send(sender.prepare(request_of(letters)), 5)
+    sender.close()
+    assert times_left == [5, 2]
+    assert [verdicts(reply, letters)[number] for number in range(5)] == [Verdict.ACCEPTED] * 2 + [Verdict.NOT_SENT] * 3
+    assert reply.reason == "no_time_left"
 
 
 FAULTS = [
