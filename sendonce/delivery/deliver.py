@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import orjson
+
 from schemas.elements import Reference, RenderedBatch
 from schemas.ids import attempt_id
 from schemas.letters import Letter, Letters
 from schemas.letters import load as load_letters
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import Batch
+from schemas.tables import Batch, Campaign
+from sendonce.control.suppressions import lists_of
 from sendonce.delivery import batches, protocol, retry
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
@@ -65,7 +68,6 @@ class Deliverer:
         clocks: Clocks,
         render: Callable[[Reference], tuple[Letters, datetime] | None],
         stopping: Callable[[], bool] = lambda: False,
-        lists: tuple[str, ...] = ("*",),
     ) -> None:
         self._store = store
         self._sender = sender
@@ -74,7 +76,6 @@ class Deliverer:
         self._clocks = clocks
         self._render = render
         self._stopping = stopping
-        self._lists = lists
 
     def deliver(self, element: RenderedBatch) -> Delivery:
         """Claim the batch and send its open recipients, request by request, until it is done or must wait.
@@ -90,19 +91,22 @@ class Deliverer:
             if rendered is None:
                 return Delivery(Move.LOST, "stale_reference", 0, {})
             letters, at = rendered
-        batch, most = self._look(reference)
+        batch, lists, most = self._look(reference)
         if batch is None or batch.plan_no != reference.plan_no:
             return Delivery(Move.LOST, "stale_reference", 0, {})
-        run = _Run(self, reference, letters, facts_of(letters, at, self._lists), most, batch)
+        run = _Run(self, reference, letters, facts_of(letters, at, lists), most, batch)
         return run.repeat_doubt() if batch.state == batches.IN_DOUBT else run.go()
 
-    def _look(self, reference: Reference) -> tuple[Batch | None, int]:
+    def _look(self, reference: Reference) -> tuple[Batch | None, tuple[str, ...], int]:
+        """The batch as it is, the suppression lists of its campaign, and how large a request may be now."""
         terms = self._terms
 
-        def work(reader: Reader) -> tuple[Batch | None, int]:
+        def work(reader: Reader) -> tuple[Batch | None, tuple[str, ...], int]:
             batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+            campaign = reader.get(Campaign, reference.campaign_id)
+            lists = lists_of(orjson.loads(campaign.options) if campaign is not None else {})
             limits = limits_of(reader, terms.scopes)
-            return batch, largest_request(limits, terms.times.permit_ttl_s, self._sender.capabilities.recipients)
+            return batch, lists, largest_request(limits, terms.times.permit_ttl_s, self._sender.capabilities.recipients)
 
         return self._store.read(work)
 

@@ -1,6 +1,6 @@
 """From a reference to letters: read a batch's open recipients, leave out the suppressed, render the rest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,8 @@ from schemas.ids import message_id
 from schemas.letters import Letters, Refusal, dump
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import Batch, Campaign, Recipient, Suppression, TemplateContent
+from schemas.tables import Batch, Campaign, Recipient, TemplateContent
+from sendonce.control.suppressions import lists_of, suppressed
 from sendonce.delivery import batches
 from sendonce.delivery.terms import Rendered, batch_key
 from sendonce.rendering.catalogue import from_row
@@ -38,12 +39,6 @@ def compiled_for(reader_of: Store, template_hash: str) -> Compiled:
     return compile_template(from_row(row))
 
 
-def lists_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The suppression lists that a campaign obeys: everywhere (`*`) and its own."""
-    own = options.get("list")
-    return ("*", own) if own else ("*",)
-
-
 def render(
     store: Store, key: bytes, reference: Reference, compiled: Callable[[str], Compiled]
 ) -> tuple[Letters, datetime] | None:
@@ -55,7 +50,7 @@ def render(
     found = store.read(lambda reader: _read(reader, reference))
     if found is None:
         return None
-    batch, campaign, people, suppressed, now = found
+    batch, campaign, people, out, now = found
     if len(people) != batch.size:
         raise SnapshotFault(
             f"batch {batch.batch_no} of {campaign.campaign_id} has {len(people)} of its {batch.size} recipients; "
@@ -69,13 +64,13 @@ def render(
         [
             addressee(person, names[person.ordinal], options)
             for person in people
-            if person.ordinal in wanted and person.ordinal not in suppressed
+            if person.ordinal in wanted and person.ordinal not in out
         ],
         campaign_id=campaign.campaign_id,
         from_address=campaign.from_address,
         reply_to=options.get("reply_to", ""),
     )
-    struck = [Refusal(ordinal, names[ordinal], int(outcome), outcome.reason) for ordinal, outcome in suppressed.items()]
+    struck = [Refusal(ordinal, names[ordinal], int(outcome), outcome.reason) for ordinal, outcome in out.items()]
     return replace(letters, refusals=letters.refusals + struck), now
 
 
@@ -111,21 +106,8 @@ def _read(
     people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
     # What is in doubt was intended before any suppression, and is repeated as it was.
     open_people = [person for person in people if batch.outcomes[person.ordinal] == Outcome.OPEN]
-    suppressed = _suppressed(reader, open_people, lists_of(orjson.loads(campaign.options)))
-    return batch, campaign, people, suppressed, reader.now()
-
-
-def _suppressed(reader: Reader, people: Iterable[Recipient], lists: tuple[str, ...]) -> dict[int, Outcome]:
-    if not reader.scan(Suppression, limit=1):
-        return {}
-    found = {}
-    for person in people:
-        for name in lists:
-            row = reader.get(Suppression, person.address_key, name)
-            if row is not None:
-                found[person.ordinal] = Outcome(row.outcome)
-                break
-    return found
+    out = suppressed(reader, open_people, lists_of(orjson.loads(campaign.options)))
+    return batch, campaign, people, out, reader.now()
 
 
 def element_of(reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:

@@ -35,9 +35,9 @@ from schemas.tables import (
     Decision,
     Limit,
     Recipient,
-    Suppression,
 )
 from sendonce.control.stops import stops_of
+from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
 from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Turn, batch_key
@@ -344,16 +344,12 @@ def _blocked(tx: Tx, terms: Terms, now: datetime, sender: health.Health | None =
 
 def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
     """Open ordinals whose address was suppressed after the batch was rendered."""
-    newer = tx.scan(Suppression, index="suppressions_by_time", after=rendered.at - _CLOCK_MARGIN)
-    outcomes = {row.address_key: Outcome(row.outcome) for row in newer if row.list_name in rendered.lists}
-    if not outcomes:
-        return {}
-    people = tx.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
-    return {
-        person.ordinal: outcomes[person.address_key]
-        for person in people
-        if person.address_key in outcomes and batch.outcomes[person.ordinal] == Outcome.OPEN
-    }
+
+    def open_people() -> list[Recipient]:
+        people = tx.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
+        return [person for person in people if batch.outcomes[person.ordinal] == Outcome.OPEN]
+
+    return suppressed_since(tx, open_people, rendered.lists, rendered.at - _CLOCK_MARGIN)
 
 
 def release(tx: Tx, reference: Reference, due_at: datetime) -> bool:
