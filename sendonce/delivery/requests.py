@@ -24,6 +24,8 @@ def next_letters(
             continue
         if chosen and not capabilities.mixes_forms and letter.form != chosen[0].form:
             continue
+        if not chosen and letter.form is None and capabilities.whole is not None:
+            room = min(room, capabilities.whole)
         chosen.append(letter)
         if len(chosen) == room:
             break

@@ -24,6 +24,9 @@ class Verdict(Enum):
 class Capabilities:
     """recipients: most letters in one call. mixes_forms: one call may carry letters of several form letters.
 
+    whole: most letters without a form in one request, where each is a call of its own (None: no such bound). They share
+    one intent, so this bounds what a kill puts in doubt.
+
     idempotency_window_s: for how long the same key with the same bytes is taken once (None: no such thing;
     infinity: for ever). parallel: calls that one process makes side by side.
     """
@@ -32,6 +35,7 @@ class Capabilities:
     mixes_forms: bool
     idempotency_window_s: float | None = None
     parallel: int = 1
+    whole: int | None = None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,9 @@ class SendGrid:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.name = settings.name
-        self.capabilities = Capabilities(recipients=RECIPIENTS_MAX, mixes_forms=False, parallel=settings.parallel)
+        self.capabilities = Capabilities(
+            recipients=RECIPIENTS_MAX, mixes_forms=False, parallel=settings.parallel, whole=5 * settings.parallel
+        )
         self._settings = settings
         client = sendgrid.SendGridAPIClient(api_key, host=settings.base_url).client
         self._headers = {**client.request_headers, "Content-Type": "application/json"}

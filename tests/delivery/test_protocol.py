@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.letters import dump
+from schemas.letters import FormLetter, Letter, Letters, dump
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Suppression, Switch
 from sendonce.delivery import protocol
+from sendonce.delivery.requests import next_letters
 from sendonce.delivery.resolver import decide
 from sendonce.delivery.terms import Move
-from sendonce.senders.base import Reply, Verdict
+from sendonce.senders.base import Capabilities, Reply, Verdict
 from sendonce.stores.base import StoreUnavailable
 from tests.delivery.world import TERMS, World
 from tests.fakes import Scripted
@@ -427,3 +428,13 @@ def _losing_replies(world: World, tags: set[str]):  # type: ignore[no-untyped-de
         return result
 
     return transact
+
+
+def test_letters_without_a_form_share_an_intent_only_a_few_at_a_time() -> None:
+    """Each is a call of its own: what a kill puts in doubt stays small."""
+    form = FormLetter("px", 0, "Hi", "Dear all", "")
+    letters = [Letter(n, str(n), f"u{n}@one.example", "", form=0 if n % 2 else None) for n in range(10)]
+    rendered = Letters("news@shop.example", "", [form], letters, [])
+    few = Capabilities(recipients=1000, mixes_forms=False, whole=3)
+    assert [letter.ordinal for letter in next_letters(rendered, range(10), few, 1000)] == [0, 2, 4]
+    assert [letter.ordinal for letter in next_letters(rendered, range(1, 10), few, 1000)] == [1, 3, 5, 7, 9]
