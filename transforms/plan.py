@@ -53,9 +53,7 @@ class _PlanWork(beam.DoFn):
             self._settled.inc(swept.settled)
             if self._worker.stopping.is_set():
                 return
-            references = plan_lane(
-                self._worker.store, lane.terms, window_of(self._worker, name)
-            )
+            references = plan_lane(self._worker.store, lane.terms, window_of(self._worker, name))
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))
