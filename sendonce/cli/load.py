@@ -11,6 +11,7 @@ from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import LANE_NAMES
 from sendonce.control.load import LoadOptions, LoadProgress, LoadReport
 from sendonce.control.load import load as load_campaign
+from sendonce.control.suppressions import checked_list
 from sendonce.rendering.catalogue import TemplateSource, find_template, manifest_of
 
 _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
@@ -30,6 +31,9 @@ _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
 @click.option("--timezone", metavar="ZONE", help="For rows without one. [the template's]")
 @click.option("--priority", type=click.Choice(LANE_NAMES), help="The lane. [the template's]")
 @click.option("--from", "from_address", metavar="ADDRESS", help="[the template's, then the settings']")
+@click.option(
+    "--list", "list_name", metavar="NAME", help="Suppressions of this list hold, too; its links unsubscribe from it."
+)
 @with_session
 def load(
     session: Session,
@@ -46,6 +50,7 @@ def load(
     timezone: str | None,
     priority: str | None,
     from_address: str | None,
+    list_name: str | None,
 ) -> None:
     """Read a recipients FILE (CSV, NDJSON, Parquet) and seal it as CAMPAIGN.
 
@@ -67,6 +72,7 @@ def load(
         priority=priority,
         from_address=from_address or manifest_of(source).from_address or session.config.from_address or None,
         unsubscribe_base_url=_unsubscribe(session, source, lane),
+        list_name=checked_list(list_name) if list_name else "",
     )
     with _Bar() as bar:
         report = load_campaign(

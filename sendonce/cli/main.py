@@ -46,6 +46,9 @@ _COMMANDS: Final = {
         "preview": ("sendonce.cli.preview:preview", "Write one letter to look at."),
         "check": ("sendonce.cli.templates:check", "Look for faults in a template."),
     },
+    "Who gets nothing": {
+        "suppressions": ("sendonce.cli.suppressions:suppressions", "Import, add, remove, list; why an address."),
+    },
     "Care": {
         "config": ("sendonce.cli.config:config", "Show settings; put lanes and senders into the store."),
         "migrate": ("sendonce.cli.init:migrate", "Bring a store of an older version up to date."),

@@ -12,6 +12,7 @@ from schemas.tables import COMMIT_TIME, Campaign
 from sendonce.addresses import BadAddress, normalise
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
+from sendonce.control.suppressions import EVERYWHERE, checked_list
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
 from sendonce.zones import locale_name, zone_name
 
@@ -25,7 +26,8 @@ class LoadOptions:
 
     `column_map` goes from our name, a field or a variable, to the file's column. `strict` rejects rows with an unknown
     locale or time zone, which otherwise get the default and a counted warning. `sender` "" is the lane's;
-    `unsubscribe_base_url` "" makes letters without unsubscribe links.
+    `unsubscribe_base_url` "" makes letters without unsubscribe links. `list_name`: a list whose suppressions hold
+    beside those for all letters, and which the links take people off.
     """
 
     format: Optional[str] = None
@@ -41,6 +43,7 @@ class LoadOptions:
     sender: str = ""
     from_address: Optional[str] = None
     unsubscribe_base_url: str = ""
+    list_name: str = ""
     rejects_folder: Path = Path(".sendonce/rejects")
 
 
@@ -95,6 +98,7 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
         "default_timezone": timezone,
         "reply_to": manifest.reply_to,
         "unsubscribe_base_url": options.unsubscribe_base_url,
+        "list": checked_list(options.list_name or EVERYWHERE),
     }
     return Campaign(
         campaign_id=campaign_id,

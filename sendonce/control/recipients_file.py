@@ -9,7 +9,7 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Optional
 
@@ -54,16 +54,18 @@ class RecipientsFile:
     """An existing, readable, regular file that looks like a list. LoadFault from the start for any other.
 
     `fingerprint` is the SHA-256 of its bytes. `position` is how many bytes were read so far, for progress.
+    lines: reads text of another make, in place of the formats that are found out.
     """
 
-    def __init__(self, path: Path, options: FileOptions) -> None:
+    def __init__(self, path: Path, options: FileOptions, lines: Optional[Callable[[Lines], Reader]] = None) -> None:
         self.path = path
         self._state = _state(path)
         self.size = self._state[2]
         head = _head(path)
         self.fingerprint = _digest(path)
         self._handle: Optional[BinaryIO] = None
-        self.format = _format(path, head, options)
+        self._lines_reader = lines
+        self.format = _format(path, head, options) if lines is None else "lines"
         self._reader = self._open(head, options)
         self.settings: dict[str, Any] = {"format": self.format, **self._reader.settings}
 
@@ -91,6 +93,8 @@ class RecipientsFile:
         self._handle = open(self.path, "rb", buffering=1 << 20)  # noqa: SIM115 (until close)
         text = io.TextIOWrapper(self._handle, self._encoding, errors="strict", newline="")
         try:
+            if self._lines_reader is not None:
+                return self._lines_reader(Lines(text))
             return (CsvReader if self.format == "csv" else JsonReader)(self.path, Lines(text), options, self._encoding)
         except UnicodeDecodeError:
             raise _undecodable(self.path, self._encoding) from None
