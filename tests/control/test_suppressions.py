@@ -218,8 +218,10 @@ def test_who_was_suppressed_since_a_time_is_found(store: Store, clock: Clock, cr
         for number in range(crowd)
     )
 
+    everybody = people(store)
+
     def found(*lists: str) -> dict[int, Outcome]:
-        look = store.read(lambda reader: suppressed_since(reader, lambda: people(store), lists, since))
+        look = store.read(lambda reader: suppressed_since(reader, lambda: everybody, lists, since))
         return {ordinal: outcome for ordinal, outcome in look.items() if ordinal != 0}
 
     assert found("*") == {1: Outcome.SUPPRESSED_BOUNCED}
@@ -230,8 +232,9 @@ def test_where_both_lists_hold_somebody_all_letters_says_why(store: Store) -> No
     seal(store, "spring", [1])
     suppressions.add(store, "u1@one.example", reason="manual", list_name="A", by="ann")
     suppressions.add(store, "u1@one.example", reason="complained", by="ann")
+    everybody = people(store)
     for lists in (("*", "A"), ("A", "*")):
-        found = store.read(lambda reader, lists=lists: suppressed(reader, people(store), lists))
+        found = store.read(lambda reader, lists=lists: suppressed(reader, everybody, lists))
         assert found == {0: Outcome.SUPPRESSED_COMPLAINED}
 
 
@@ -239,8 +242,9 @@ def test_case_unsubscribed_while_paused_imports_in_any_letter_case(store: Store,
     loads.case("unsubscribed-while-paused/recipients.csv", campaign_id="spring")
     import_suppressions(store, CASES / "unsubscribed-while-paused/suppressions.jsonl", by="ann")
 
-    found = store.read(lambda reader: suppressed(reader, people(store), ("*",)))
-    by_id = {person.recipient_id: found.get(person.ordinal) for person in people(store)}
+    everybody = people(store)
+    found = store.read(lambda reader: suppressed(reader, everybody, ("*",)))
+    by_id = {person.recipient_id: found.get(person.ordinal) for person in everybody}
     assert {name: outcome for name, outcome in by_id.items() if outcome} == {
         "6": Outcome.SUPPRESSED_UNSUBSCRIBED,
         "8": Outcome.SUPPRESSED_BOUNCED,
