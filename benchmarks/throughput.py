@@ -54,7 +54,7 @@ def prepare(folder: Path, recipients: int, sender: str, outbound_log: str, base_
     if sender == "sendgrid":
         senders = {"sendgrid": {"adapter": "sendgrid", "base_url": base_url, "api_key": "env:BENCH_KEY"}}
     settings = {"senders": senders, "lanes": {"bulk": {"sender": sender, "outbound_log": outbound_log}}}
-    store = init_store(f"sqlite:///{folder}/store.db")
+    store = init_store(f"sqlite:///{folder}/store.db", "production")
     configuration.apply_config(store, configuration.Config.model_validate(settings), "benchmark")
     write_sample(folder / "list.csv", recipients)
     options = LoadOptions(

@@ -23,6 +23,7 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from schemas.tables import Job
 from sendonce import __version__
+from sendonce.config import ConfigFault
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import sweep_lane
@@ -165,9 +166,9 @@ class _Job:
             pipeline.run().wait_until_finish()
         except Exception as fault:
             # The runner turns what a step raised into text; the step kept the original.
-            store_faults = [kept for kept in failed if isinstance(kept, StoreError)]
-            if store_faults:
-                raise store_faults[0] from fault
+            known = [kept for kept in failed if isinstance(kept, (StoreError, ConfigFault))]
+            if known:
+                raise known[0] from fault
             raise
         self._measure(time.monotonic() - started_s)
 

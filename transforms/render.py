@@ -67,7 +67,7 @@ class _RenderBatch(beam.DoFn):
         except (TemplateFault, SnapshotFault) as fault:
             if halt_campaign(self._worker.store, reference.campaign_id, str(fault)):
                 self._halted.inc()
-            reason = "template_fault" if isinstance(fault, TemplateFault) else "snapshot_fault"
+            reason = "template_fault" if isinstance(fault, TemplateFault) else fault.reason
             yield TaggedOutput(
                 DEAD,
                 DeadLetter("render", reason, str(fault), reference.campaign_id, reference.batch_no),

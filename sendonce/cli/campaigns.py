@@ -1,23 +1,80 @@
 """`sendonce submit | pause | resume | cancel CAMPAIGN`."""
 
-import click
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sendonce.cli.output import err, number, out, print_json, state_text
-from sendonce.cli.session import Session, Unfinished, with_session
+import click
+from rich.table import Table
+from rich.text import Text
+
+from sendonce.cli.output import duration, err, number, out, print_json, state_text
+from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control import campaigns
-from sendonce.control.campaigns import CANCELLING, Change
+from sendonce.control.campaigns import CANCELLING, READY, Change
+from sendonce.control.forecast import Forecast, forecast
+from sendonce.control.guards import campaign_obstacle
 
 
 @click.command()
 @click.argument("campaign")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed in scripts, where the sender is a real one.")
 @with_session
-def submit(session: Session, campaign: str) -> None:
+def submit(session: Session, campaign: str, yes: bool) -> None:
     """Start a loaded CAMPAIGN: from now on every job sends it.
 
+    Shows to how many, by which sender, from whom and until when, and asks first unless the sender is the outbox.
     Submitting twice is harmless. A campaign that was paused since stays paused.
     """
+    row = campaigns.get_campaign(session.store, campaign)
+    plan = forecast(session.store, campaign) if row.state == READY else None
+    if plan is not None:
+        if obstacle := session.store.read(lambda reader: campaign_obstacle(reader, row)):
+            raise obstacle
+        if not session.as_json:
+            out().print(_plan(plan))
+        if plan.real and not yes:
+            _ask(plan)
     change = campaigns.submit(session.store, campaign, session.by)
-    _tell(session, change, "`sendonce run` sends it; `sendonce status` shows how far it is.")
+    hint = "`sendonce run` sends it; `sendonce status` shows how far it is."
+    _tell(session, change, hint, {} if plan is None else {"plan": plan.as_json()})
+
+
+def _ask(plan: Forecast) -> None:
+    if not sys.stdin.isatty():
+        raise WrongCall(
+            f"{plan.sender} is a real sender, and nobody is here to be asked; `sendonce submit "
+            f"{plan.campaign.campaign_id} --yes` starts it",
+            "not_confirmed",
+        )
+    click.confirm(f"Send to {number(plan.recipients)} recipients by {plan.sender}?", abort=True, err=True)
+
+
+def _plan(plan: Forecast) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    adapter = "" if plan.adapter == plan.sender else f" ({plan.adapter})"
+    facts = [
+        ("recipients", number(plan.recipients)),
+        ("sender", f"{plan.sender}{adapter}"),
+        ("from", plan.campaign.from_address),
+        *(("limit", text) for text in plan.limits),
+        ("takes", "not known yet" if plan.seconds is None else _at_least(plan.seconds)),
+    ]
+    if plan.guards.allowed is not None:
+        facts.append(("guard", "only recipients_allowed get a letter"))
+    if plan.guards.redirect_to:
+        facts.append(("guard", f"every letter goes to {plan.guards.redirect_to}"))
+    facts += [("stop", f"{stop.what} is {stop.kind}: {stop.reason}") for stop in plan.stops]
+    for name, text in facts:
+        grid.add_row(name, Text(text))
+    return grid
+
+
+def _at_least(seconds: float) -> str:
+    ends = datetime.now(UTC) + timedelta(seconds=seconds)
+    return f"{duration(seconds)} or more, until {ends:%Y-%m-%d %H:%M} UTC if it starts now"
 
 
 @click.command()
@@ -66,7 +123,7 @@ def cancel(session: Session, campaign: str) -> None:
         raise Unfinished
 
 
-def _tell(session: Session, change: Change, hint: str) -> None:
+def _tell(session: Session, change: Change, hint: str, more: dict[str, Any] | None = None) -> None:
     if session.as_json:
         print_json(
             {
@@ -75,6 +132,7 @@ def _tell(session: Session, change: Change, hint: str) -> None:
                 "state": change.after,
                 "changed": change.changed,
                 "note": change.note or None,
+                **(more or {}),
             }
         )
         return

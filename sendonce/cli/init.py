@@ -28,7 +28,7 @@ def init(session: Session, environment: str | None) -> None:
     wrote = _write_once(path, STARTER)
     session.config_file = path
     config = session.config
-    store = _made(config.store, environment)
+    store = _made(config.store, environment or config.environment)
     Path(".sendonce").mkdir(mode=0o700, exist_ok=True)
     _write_once(Path(".sendonce/.gitignore"), "# Addresses, letters and the store's key lie here.\n*\n")
     changes = apply_config(store, config, session.by)

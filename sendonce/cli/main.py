@@ -33,6 +33,7 @@ _COMMANDS: Final = {
         "pause": ("sendonce.cli.campaigns:pause", "Stop a campaign for now; what is in flight ends."),
         "resume": ("sendonce.cli.campaigns:resume", "Go on with a paused or halted campaign."),
         "cancel": ("sendonce.cli.campaigns:cancel", "Stop a campaign for good."),
+        "stop": ("sendonce.cli.stop:stop", "Stop everything, a lane or a sender; --off ends it."),
     },
     "What became of it": {
         "list": ("sendonce.cli.status:list_campaigns", "All campaigns, newest first."),

@@ -17,6 +17,7 @@ from sendonce.cli.output import out, print_json
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control.campaigns import get_campaign
 from sendonce.control.faults import UnknownRecipient
+from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
 from sendonce.rendering.catalogue import example_variables, find_template, manifest_of
 from sendonce.rendering.render import Addressee, compile_template, render_batch
@@ -118,10 +119,11 @@ def _of_recipient(session: Session, campaign_id: str, recipient_id: str) -> _Let
     if not found:
         raise UnknownRecipient(campaign_id)
     options = orjson.loads(campaign.options)
+    links = session.store.read(lambda reader: links_of(reader, options))
     name = message_id(store_key(session.store), campaign_id, recipient_id)
     letters = render_batch(
         compiled_for(session.store, campaign.template_hash),
-        [addressee(found[0], name, options)],
+        [addressee(found[0], name, links)],
         campaign_id=campaign_id,
         from_address=campaign.from_address,
         reply_to=options.get("reply_to", ""),

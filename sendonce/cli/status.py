@@ -184,7 +184,7 @@ def _two_columns(left: Table, right: Table) -> Table:
 
 
 def _stop_text(stop: Stop) -> str:
-    what = f"{stop.scope.replace(':', ' ')} is {stop.kind.split('_')[-1]}: {stop.reason}"
+    what = f"{stop.what.replace(':', ' ')} is {stop.kind.split('_')[-1]}{f': {stop.reason}' if stop.reason else ''}"
     if stop.until is not None:
         return f"{what}, until {moment(stop.until)}"
     return f"{what}; {stop.mend}, then `sendonce run`" if stop.mend else what

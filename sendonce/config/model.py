@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from sendonce.addresses import BadAddress, normalise
 from sendonce.config.limits import LimitSetting
 from sendonce.config.secrets import SecretReference
 from sendonce.config.urls import base_url_problem
@@ -166,9 +167,17 @@ class Unsubscribe(_Strict):
 
 
 class Config(_Strict):
-    """Everything one installation sets. Lanes and senders go to the store by `config apply`; jobs read them there."""
+    """Everything one installation sets. Lanes, senders and guards go to the store by `config apply`; jobs read them
+    there.
+
+    environment: what the store must have been made for. recipients_allowed: addresses and `@domain`s (not what is
+    below them); nobody else gets a letter. redirect_all_to: every letter goes there.
+    """
 
     store: str = DEFAULT_STORE
+    environment: Optional[Literal["test", "production"]] = None
+    recipients_allowed: Optional[Annotated[list[str], Field(min_length=1)]] = None
+    redirect_all_to: Optional[str] = None
     from_address: Annotated[str, Field(alias="from")] = ""
     templates: list[str] = ["templates"]
     unsubscribe: Optional[Unsubscribe] = None
@@ -201,6 +210,19 @@ class Config(_Strict):
             raise ValueError("must be a store URL, sqlite:///relative/path or sqlite:////absolute/path")
         return url
 
+    @field_validator("recipients_allowed")
+    @classmethod
+    def _addresses_or_domains(cls, allowed: Optional[list[str]]) -> Optional[list[str]]:
+        return None if allowed is None else [_address_or_domain(text) for text in allowed]
+
+    @field_validator("redirect_all_to")
+    @classmethod
+    def _redirect_address(cls, text: Optional[str]) -> Optional[str]:
+        try:
+            return None if text is None else normalise(text).wire
+        except BadAddress as fault:
+            raise ValueError(f"must be one address, like qa@shop.example ({fault.reason})") from None
+
     @field_validator("from_address")
     @classmethod
     def _one_address(cls, text: str) -> str:
@@ -229,6 +251,18 @@ class Config(_Strict):
     def template_folders(self) -> list[Path]:
         """The project's own template folders, searched in this order before the ones that ship."""
         return [Path(folder) for folder in self.templates]
+
+
+def _address_or_domain(text: str) -> str:
+    """An address in the form that addresses are compared in, or `@` and a domain in the same."""
+    try:
+        if text.startswith("@"):
+            return normalise(f"a{text}").key_form.removeprefix("a")
+        return normalise(text).key_form
+    except BadAddress as fault:
+        raise ValueError(
+            f"must hold addresses and domains, like qa@shop.example or @shop.example ({fault.reason})"
+        ) from None
 
 
 def _named(name: object, settings: object) -> object:

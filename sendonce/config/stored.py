@@ -1,18 +1,19 @@
-"""Lanes, limits and senders in the store, where jobs read them. References only, never a secret."""
+"""Lanes, limits, senders and guards in the store, where jobs read them. References only, never a secret."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeVar
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from schemas.tables import Limit, Setting
+from schemas.tables import Limit, Meta, Setting
 from sendonce.config.faults import ConfigFault
 from sendonce.config.model import LANE_NAMES, Config, Lane, SenderSettings
 from sendonce.stores.base import Reader, Store, Tx
 
-_KINDS = ("lane", "sender")
+_KINDS = ("lane", "sender", "guard")
 _LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
 _SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
 Model = TypeVar("Model")
@@ -29,12 +30,14 @@ class ConfigChange:
 
 
 def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
-    """Bring the store's lanes, limits and senders to the configuration's, in one transaction; returns what changed.
+    """Bring the store's lanes, limits, senders and guards to the configuration's, in one transaction.
 
+    Returns what changed. ConfigFault if the store was made for another environment than the configuration names.
     Applying the same twice changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
     """
 
     def work(tx: Tx) -> list[ConfigChange]:
+        _check_environment(tx, config, store.url)
         now = tx.now()
         changes, writes, removals = _differences(tx, config, by, now)
         tx.delete(*removals)
@@ -42,6 +45,17 @@ def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
         return changes
 
     return store.transact(work, tag="config_apply")
+
+
+def _check_environment(reader: Reader, config: Config, url: str) -> None:
+    """Settings for production never meet a store for tests, nor the other way round."""
+    row = reader.get(Meta, "environment")
+    found = row.value.decode() if row is not None else ""
+    if config.environment not in (None, found):
+        raise ConfigFault(
+            f"environment: the settings are for {config.environment}, {url} was made for {found}; "
+            "name the other store, or mend the setting"
+        )
 
 
 def config_changes(store: Store, config: Config) -> list[ConfigChange]:
@@ -115,6 +129,10 @@ def _values(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "lane", lane.name, lane.model_dump_json()
     for sender in config.senders.values():
         yield "sender", sender.name, sender.model_dump_json()
+    if config.recipients_allowed is not None:
+        yield "guard", "recipients_allowed", orjson.dumps(sorted(set(config.recipients_allowed))).decode()
+    if config.redirect_all_to is not None:
+        yield "guard", "redirect_all_to", orjson.dumps(config.redirect_all_to).decode()
 
 
 def _limits(config: Config) -> Iterator[Limit]:

@@ -14,6 +14,7 @@ from typing import Final, Optional
 
 from schemas.tables import Campaign, Decision
 from sendonce.control.faults import UnknownCampaign, WrongState
+from sendonce.control.guards import campaign_obstacle
 from sendonce.stores.base import Store, Tx
 
 LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
@@ -50,7 +51,8 @@ _CANCEL: Final = {
 def submit(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
     """ready → running. A campaign that was submitted before, even if paused since, is left as it is.
 
-    UnknownCampaign; WrongState while it loads, and once it has ended.
+    UnknownCampaign; WrongState while it loads, and once it has ended; NotReady if its sender may not work from this
+    store, or bulk letters would go out by a real sender without unsubscribe links.
     """
     return _move(store, campaign_id, by, seq, "submit", _SUBMIT)
 
@@ -104,6 +106,8 @@ def _move(
         if after is None:
             raise WrongState(campaign_id, row.state, action)
         changed = after != row.state
+        if changed and action == "submit" and (obstacle := campaign_obstacle(tx, row)) is not None:
+            raise obstacle
         now = tx.now()
         if changed:
             started = row.started_at or (now if after == RUNNING else None)

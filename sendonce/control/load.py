@@ -29,6 +29,7 @@ from sendonce.control.rejects import Rejects
 from sendonce.control.row_checks import RowChecks
 from sendonce.control.snapshots import BEAT_S, Sealed, Snapshot
 from sendonce.control.staging import Staging
+from sendonce.control.unsubscribe import newest_key
 from sendonce.rendering.catalogue import TemplateSource, to_row
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import store_key
@@ -123,6 +124,7 @@ class _Load:
             strict=options.strict,
             address_key=lambda address: address_key(key, address),
         )
+        self._store = store
         self._plan = plan
         self._file = file
         self._snapshot = snapshot
@@ -154,7 +156,9 @@ class _Load:
                 seconds=round(time.monotonic() - started, 3),
             )
             kept = {name: value for name, value in asdict(report).items() if name in KEPT}
-            self._snapshot.seal(sealed, {**identity, "load": kept}, to_row(template, COMMIT_TIME, by))
+            # Pinned, not compared: the same file loaded again after a new key was made is still the same load.
+            pinned = {"load": kept, "unsubscribe_key": self._store.read(newest_key)}
+            self._snapshot.seal(sealed, {**identity, **pinned}, to_row(template, COMMIT_TIME, by))
             return report
         finally:
             self._staging.close()

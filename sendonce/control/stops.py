@@ -7,7 +7,8 @@ from typing import Any, Final
 import orjson
 
 from schemas.tables import Campaign, Setting, Switch
-from sendonce.stores.base import Reader
+from sendonce.control.faults import ControlFault
+from sendonce.stores.base import Reader, Store, Tx
 
 # By the reason that an adapter gives when it needs a person.
 MENDS: Final = {
@@ -30,6 +31,16 @@ MENDS: Final = {
 }
 
 
+# A person's stop stands in a row of its own: a sender's row is rewritten by what its provider answers.
+_BY_PERSON: Final = "stop:"
+
+
+class UnknownScope(ControlFault):
+    """A lane or a sender that the store does not have."""
+
+    reason = "unknown_scope"
+
+
 @dataclass(frozen=True)
 class Stop:
     """kind: `sender_halted` (a person must mend it), `stopped` (by a person), `throttled`, `breaker_open`.
@@ -44,9 +55,14 @@ class Stop:
     until: datetime | None
     mend: str
 
+    @property
+    def what(self) -> str:
+        """`all`, `lane:NAME` or `sender:NAME`."""
+        return self.scope.removeprefix(_BY_PERSON)
+
     def as_json(self) -> dict[str, Any]:
         return {
-            "scope": self.scope,
+            "scope": self.what,
             "kind": self.kind,
             "reason": self.reason,
             "since": self.since.isoformat().replace("+00:00", "Z"),
@@ -63,7 +79,8 @@ def sender_of(reader: Reader, campaign: Campaign) -> str:
 
 def stops_of(reader: Reader, lane: str, sender: str, now: datetime) -> list[Stop]:
     """What stands in the way of a lane and its sender at store time `now`; what has no end by itself comes first."""
-    scopes = ("all", f"lane:{lane}", f"sender:{sender}")
+    names = ("all", f"lane:{lane}", f"sender:{sender}")
+    scopes = {*names, *(f"{_BY_PERSON}{name}" for name in names)}
     found = [
         _stop(switch)
         for switch in reader.scan(Switch)
@@ -72,7 +89,53 @@ def stops_of(reader: Reader, lane: str, sender: str, now: datetime) -> list[Stop
     return sorted(found, key=lambda stop: (stop.until is not None, stop.since))
 
 
+def stop_sending(store: Store, scope: str, reason: str, by: str) -> bool:
+    """From this commit on no request of a scope (`all`, `lane:NAME`, `sender:NAME`) starts, in any process.
+
+    What is in flight ends. False if a person had stopped it already; the first one's name and reason stay.
+    UnknownScope for a lane or sender that the store does not have.
+    """
+
+    def work(tx: Tx) -> bool:
+        kind, _, name = scope.partition(":")
+        if scope != "all" and tx.get(Setting, kind, name) is None:
+            known = ", ".join(row.name for row in tx.scan(Setting, kind))
+            raise UnknownScope(f"there is no {kind} {name!r} in the store; known: {known or 'none'}")
+        row = f"{_BY_PERSON}{scope}"
+        if tx.get(Switch, row) is not None:
+            return False
+        tx.put(Switch(row, "stopped", tx.now(), by, reason))
+        return True
+
+    return store.transact(work, tag="stop")
+
+
+def end_stop(store: Store, scope: str) -> bool:
+    """Let a scope send again; False if no person had stopped it. Halts and throttles of its sender are not touched."""
+
+    def work(tx: Tx) -> bool:
+        found = tx.get(Switch, f"{_BY_PERSON}{scope}")
+        if found is not None:
+            tx.delete(found)
+        return found is not None
+
+    return store.transact(work, tag="end_stop")
+
+
+def stops_by_people(store: Store) -> list[Stop]:
+    """What people have stopped, in the order of scopes."""
+    rows = store.read(lambda reader: reader.scan(Switch))
+    return [_stop(row) for row in rows if row.scope.startswith(_BY_PERSON)]
+
+
 def _stop(switch: Switch) -> Stop:
     kind = {"halted": "sender_halted", "open": "breaker_open", "probing": "breaker_open"}.get(switch.kind, switch.kind)
     mend = MENDS.get(switch.reason, "look at the sender's settings") if kind == "sender_halted" else ""
+    if switch.scope.startswith(_BY_PERSON):
+        mend = f"`sendonce stop {_option(switch.scope.removeprefix(_BY_PERSON))} --off`"
     return Stop(switch.scope, kind, switch.reason, switch.since, switch.until_at, mend)
+
+
+def _option(scope: str) -> str:
+    kind, _, name = scope.partition(":")
+    return f"--{kind} {name}" if name else f"--{kind}"

@@ -11,6 +11,7 @@ import jsonschema
 
 from sendonce.control.campaigns import Change, begin_cancel, pause, resume, submit
 from sendonce.control.faults import UnknownCampaign, WrongState
+from sendonce.control.guards import NotReady
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.stores.base import Store
 
@@ -83,13 +84,18 @@ def _checked(value: Any) -> Trigger:
 
 
 def apply_trigger(store: Store, trigger: Trigger, by: str) -> Change:
-    """Do what a trigger says, once however often it comes. BadTrigger: `unknown_campaign`, `wrong_state`."""
+    """Do what a trigger says, once however often it comes.
+
+    BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`.
+    """
     try:
         return _ACTIONS[trigger.kind](store, trigger.campaign_id, by, seq=trigger.seq)
     except UnknownCampaign as fault:
         raise BadTrigger("unknown_campaign", str(fault), trigger.campaign_id) from None
     except WrongState as fault:
         raise BadTrigger("wrong_state", str(fault), trigger.campaign_id) from None
+    except NotReady as fault:
+        raise BadTrigger(fault.reason, str(fault), trigger.campaign_id) from None
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sendonce.config import ConfigFault, Lane, SenderSettings, SendGridSettings, lanes_in, senders_in
 from sendonce.config.secrets import resolve
+from sendonce.control.guards import sender_obstacle
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
 from sendonce.senders.base import Sender
@@ -51,10 +52,14 @@ def make_sender(settings: SenderSettings) -> Sender:
 def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane]:
     """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none.
 
-    Only senders that these lanes use are made: nothing else's secrets are needed here.
+    Only senders that these lanes use are made: nothing else's secrets are needed here. ConfigFault, too, for a real
+    sender that must not work from this store.
     """
     lanes = {name: lane for name, lane in lanes_in(store).items() if name in names}
     used = {lane.sender for lane in lanes.values()}
+    obstacles = store.read(lambda reader: [sender_obstacle(reader, name) for name in sorted(used)])
+    if any(obstacles):
+        raise ConfigFault(*filter(None, obstacles))
     senders = {name: make_sender(settings) for name, settings in senders_in(store).items() if name in used}
     return {name: _running(lane, senders[lane.sender]) for name, lane in lanes.items()}
 

@@ -1,9 +1,8 @@
 """From a reference to letters: read a batch's open recipients, leave out the suppressed, render the rest."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import orjson
 
@@ -13,7 +12,9 @@ from schemas.letters import Letters, Refusal, dump
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, TemplateContent
+from sendonce.control.guards import campaign_obstacle, guards_in
 from sendonce.control.suppressions import lists_of, suppressed
+from sendonce.control.unsubscribe import Links, links_of
 from sendonce.delivery import batches
 from sendonce.delivery.terms import Rendered, batch_key
 from sendonce.rendering.catalogue import from_row
@@ -27,6 +28,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class SnapshotFault(Exception):
     """A batch whose snapshot or template is not in the store as it was sealed. The campaign halts."""
+
+    reason = "snapshot_fault"
+
+
+class NotAllowed(SnapshotFault):
+    """Letters that must not go out as things are, though the campaign started: settings changed since. It halts."""
+
+    reason = "not_allowed"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A batch as it is read for rendering, all at one moment. left_out: open ordinals that get no letter, and why."""
+
+    batch: Batch
+    campaign: Campaign
+    people: list[Recipient]
+    left_out: dict[int, tuple[Outcome, str]]
+    links: Links
+    redirect_to: str
+    at: datetime
 
 
 def compiled_for(reader_of: Store, template_hash: str) -> Compiled:
@@ -50,64 +72,66 @@ def render(
     found = store.read(lambda reader: _read(reader, reference))
     if found is None:
         return None
-    batch, campaign, people, out, now = found
+    batch, campaign, people = found.batch, found.campaign, found.people
     if len(people) != batch.size:
         raise SnapshotFault(
             f"batch {batch.batch_no} of {campaign.campaign_id} has {len(people)} of its {batch.size} recipients; "
             "restore the store from a backup, or load the campaign again under a new id"
         )
-    options = orjson.loads(campaign.options)
     wanted = set(batches.open_ordinals(batch)) | set(unpack(batch.intent_ordinals or b""))
     names = {person.ordinal: message_id(key, campaign.campaign_id, person.recipient_id) for person in people}
     letters = render_batch(
         compiled(batch.template_hash or campaign.template_hash),
         [
-            addressee(person, names[person.ordinal], options)
+            addressee(person, names[person.ordinal], found.links, found.redirect_to)
             for person in people
-            if person.ordinal in wanted and person.ordinal not in out
+            if person.ordinal in wanted and person.ordinal not in found.left_out
         ],
         campaign_id=campaign.campaign_id,
         from_address=campaign.from_address,
-        reply_to=options.get("reply_to", ""),
+        reply_to=orjson.loads(campaign.options).get("reply_to", ""),
     )
-    struck = [Refusal(ordinal, names[ordinal], int(outcome), outcome.reason) for ordinal, outcome in out.items()]
-    return replace(letters, refusals=letters.refusals + struck), now
+    left_out = [
+        Refusal(ordinal, names[ordinal], int(outcome), detail) for ordinal, (outcome, detail) in found.left_out.items()
+    ]
+    return replace(letters, refusals=letters.refusals + left_out), found.at
 
 
-def addressee(person: Recipient, name: str, options: dict[str, Any]) -> Addressee:
-    """What rendering needs to know of a recipient. name: its message id; options: the campaign's."""
+def addressee(person: Recipient, name: str, links: Links, redirect_to: str = "") -> Addressee:
+    """What rendering needs to know of a recipient. name: its message id; redirect_to: where the letter goes instead."""
     return Addressee(
         ordinal=person.ordinal,
         message_id=name,
         recipient_id=person.recipient_id,
-        to=person.email,
+        to=redirect_to or person.email,
         locale=person.locale,
         timezone=person.timezone,
         variables=person.template_variables,
-        unsubscribe_url=unsubscribe_url(options, name),
+        unsubscribe_url=links.link_for(person),
     )
 
 
-def unsubscribe_url(options: dict[str, Any], message: str) -> str:
-    """The link of one message: the message id names person and campaign, and tells nobody who that is."""
-    base = options.get("unsubscribe_base_url", "")
-    return f"{base}/{message}" if base else ""
-
-
-def _read(
-    reader: Reader, reference: Reference
-) -> tuple[Batch, Campaign, list[Recipient], dict[int, Outcome], datetime] | None:
+def _read(reader: Reader, reference: Reference) -> _Found | None:
     batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     campaign = reader.get(Campaign, reference.campaign_id)
     if batch is None or campaign is None or batch.plan_no != reference.plan_no:
         return None
     if batch.state not in (batches.QUEUED, batches.IN_DOUBT):
         return None
+    if (obstacle := campaign_obstacle(reader, campaign)) is not None:
+        raise NotAllowed(str(obstacle))
     people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
     # What is in doubt was intended before any suppression, and is repeated as it was.
     open_people = [person for person in people if batch.outcomes[person.ordinal] == Outcome.OPEN]
-    out = suppressed(reader, open_people, lists_of(orjson.loads(campaign.options)))
-    return batch, campaign, people, out, reader.now()
+    options, guards = orjson.loads(campaign.options), guards_in(reader)
+    left_out = {
+        person.ordinal: (Outcome.SKIPPED_NOT_ALLOWED, "not among recipients_allowed")
+        for person in open_people
+        if not guards.allows(person.email)
+    }
+    for ordinal, outcome in suppressed(reader, open_people, lists_of(options)).items():
+        left_out[ordinal] = (outcome, outcome.reason)
+    return _Found(batch, campaign, people, left_out, links_of(reader, options), guards.redirect_to, reader.now())
 
 
 def element_of(reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:

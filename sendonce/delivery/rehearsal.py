@@ -16,6 +16,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import Campaign, Recipient
 from sendonce.control.campaigns import get_campaign
 from sendonce.control.outcomes import batch_numbers
+from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
 from sendonce.rendering.render import render_batch
 from sendonce.stores.base import Store
@@ -77,12 +78,13 @@ def rehearse(
     key = store_key(store)
     compiled = compiled_for(store, campaign.template_hash)
     options = orjson.loads(campaign.options)
+    links = store.read(lambda reader: links_of(reader, options))
     sums = Rehearsal(campaign.recipients)
     for batch_no in batch_numbers(store, campaign_id):
         people = _people(store, campaign, batch_no)
         letters = render_batch(
             compiled,
-            [addressee(person, message_id(key, campaign_id, person.recipient_id), options) for person in people],
+            [addressee(person, message_id(key, campaign_id, person.recipient_id), links) for person in people],
             campaign_id=campaign_id,
             from_address=campaign.from_address,
             reply_to=options.get("reply_to", ""),

@@ -41,10 +41,14 @@ def prepare(folder: Path, sendonce: Command, base_url: str, count: int) -> None:
     )
     rows = [f"r{number},u{number}@one.example,Ann {number}" for number in range(count)]
     (folder / "people.csv").write_text("\n".join(["recipient_id,email,name", *rows]))
-    for command in (("init",), ("config", "apply"), ("load", "spring", "people.csv", "-t", "newsletter")):
+    for command in (
+        ("init", "--environment", "production"),
+        ("config", "apply"),
+        ("load", "spring", "people.csv", "-t", "newsletter"),
+    ):
         code, _, errors_said = sendonce(*command)
         assert code == 0, errors_said
-    assert sendonce("submit", "spring")[0] == 0
+    assert sendonce("submit", "spring", "--yes")[0] == 0
 
 
 def test_every_recipient_gets_one_letter_and_one_outcome(tmp_path: Path, sendonce: Command) -> None:

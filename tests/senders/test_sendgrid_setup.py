@@ -24,7 +24,7 @@ def store_with(folder: Path, lanes: str, base_url: str = "https://api.sendgrid.c
         f"lanes: {lanes}\n",
         encoding="utf-8",
     )
-    store = init_store(f"sqlite:///{folder / 'store.db'}")
+    store = init_store(f"sqlite:///{folder / 'store.db'}", "production")
     apply_config(store, load_config(path, {}), "ann")
     return store
 

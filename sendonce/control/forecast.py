@@ -1,0 +1,94 @@
+"""What starting a campaign would do: to how many, by which sender, from whom, under which limits, until when."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import orjson
+
+from schemas.tables import Campaign, Limit, Progress, Setting
+from sendonce.config.stored import limit_text
+from sendonce.control.faults import UnknownCampaign
+from sendonce.control.guards import Guards, guards_in, is_real
+from sendonce.control.progress import count
+from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.stores.base import Reader, Store
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
+
+    neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope.
+    """
+
+    campaign: Campaign
+    recipients: int
+    sender: str
+    adapter: str
+    real: bool
+    guards: Guards
+    limits: list[str]
+    stops: list[Stop]
+    seconds: Optional[float]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipients": self.recipients,
+            "sender": self.sender,
+            "adapter": self.adapter,
+            "from": self.campaign.from_address,
+            "limits": self.limits,
+            "at_least_s": None if self.seconds is None else round(self.seconds, 1),
+        }
+
+
+def forecast(store: Store, campaign_id: str) -> Forecast:
+    """What starting a campaign would do as things are. UnknownCampaign."""
+
+    def look(reader: Reader) -> Forecast:
+        campaign = reader.get(Campaign, campaign_id)
+        if campaign is None:
+            raise UnknownCampaign(campaign_id)
+        sender = sender_of(reader, campaign)
+        row = reader.get(Setting, "sender", sender)
+        recipients = count(reader, campaign_id).outcomes["open"]
+        scopes = (f"lane:{campaign.priority}", f"sender:{sender}")
+        limits = [limit for scope in scopes for limit in reader.scan(Limit, scope)]
+        return Forecast(
+            campaign=campaign,
+            recipients=recipients,
+            sender=sender,
+            adapter="" if row is None else str(orjson.loads(row.value).get("adapter", "")),
+            real=is_real(reader, sender),
+            guards=guards_in(reader),
+            limits=[f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}" for limit in limits],
+            stops=stops_of(reader, campaign.priority, sender, reader.now()),
+            seconds=_seconds(recipients, limits, _measured(reader, campaign.priority)),
+        )
+
+    return store.read(look)
+
+
+def at_least_s(recipients: int, limit: Limit) -> float:
+    """Seconds in which an untouched limit lets that many through."""
+    if limit.kind == "rate":
+        return max(0.0, recipients - limit.burst) / (limit.per_s * limit.slow)
+    windows = math.ceil(recipients / limit.most) - 1
+    return max(0, windows) * limit.window_s
+
+
+def _seconds(recipients: int, limits: list[Limit], measured: Optional[float]) -> Optional[float]:
+    bounds = [at_least_s(recipients, limit) for limit in limits]
+    if measured:
+        bounds.append(recipients / measured)
+    return max(bounds) if bounds else None
+
+
+def _measured(reader: Reader, lane: str) -> Optional[float]:
+    """Recipients a second of the lane's latest campaign that had any."""
+    for row in sorted(reader.scan(Progress), key=lambda row: row.at, reverse=True):
+        campaign = reader.get(Campaign, row.campaign_id) if row.rate_per_s else None
+        if campaign is not None and campaign.priority == lane:
+            return row.rate_per_s
+    return None

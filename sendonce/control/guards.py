@@ -1,0 +1,95 @@
+"""What must be so before anything leaves by a real sender: nobody gets a test, and every bulk letter has a way out.
+
+A real sender (any but the outbox) works only from a store that was made for production, or one with a guard:
+`recipients_allowed`, or `redirect_all_to`. A bulk campaign by a real sender needs unsubscribe links (RFC 8058).
+"""
+
+from dataclasses import dataclass
+from typing import Final, Optional
+
+import orjson
+
+from schemas.tables import Campaign, Meta, Setting
+from sendonce.addresses import BadAddress, normalise
+from sendonce.control.faults import ControlFault
+from sendonce.control.stops import sender_of
+from sendonce.stores.base import Reader
+
+NO_UNSUBSCRIBE: Final = "no_unsubscribe"
+NO_GUARD: Final = "no_guard"
+
+
+class NotReady(ControlFault):
+    """A campaign that may not start as things are. `reason`: no_guard, no_unsubscribe."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Who may get letters, and who gets them instead. allowed: key forms of addresses, and `@domain`s; None: everyone.
+
+    redirect_to: the address that every letter goes to, empty if each goes to its own.
+    """
+
+    allowed: Optional[frozenset[str]] = None
+    redirect_to: str = ""
+
+    def __bool__(self) -> bool:
+        return self.allowed is not None or bool(self.redirect_to)
+
+    def allows(self, email: str) -> bool:
+        """Whether the recipient with this address may get a letter. Both guards ask for the recipient's own address."""
+        if self.allowed is None:
+            return True
+        try:
+            key_form = normalise(email).key_form
+        except BadAddress:
+            return False
+        return key_form in self.allowed or f"@{key_form.rpartition('@')[2]}" in self.allowed
+
+
+def guards_in(reader: Reader) -> Guards:
+    """The guards as `config apply` put them into the store."""
+    found = {row.name: orjson.loads(row.value) for row in reader.scan(Setting, "guard")}
+    allowed = found.get("recipients_allowed")
+    return Guards(None if allowed is None else frozenset(allowed), found.get("redirect_all_to", ""))
+
+
+def is_real(reader: Reader, sender: str) -> bool:
+    """Whether letters by this sender leave the machine. One that the store does not know sends nothing."""
+    row = reader.get(Setting, "sender", sender)
+    return row is not None and orjson.loads(row.value).get("adapter") != "outbox"
+
+
+def sender_obstacle(reader: Reader, sender: str) -> str:
+    """Why a sender must not work from this store, with the mend; empty if it may."""
+    if not is_real(reader, sender) or guards_in(reader):
+        return ""
+    row = reader.get(Meta, "environment")
+    if row is not None and row.value == b"production":
+        return ""
+    return (
+        f"sender {sender} reaches real people, and this store was made for tests; set recipients_allowed or "
+        "redirect_all_to in sendonce.yaml and run `sendonce config apply`, or make a store with "
+        "`sendonce init --environment production`"
+    )
+
+
+def campaign_obstacle(reader: Reader, campaign: Campaign) -> Optional[NotReady]:
+    """Why a campaign must not start as things are; None if it may."""
+    sender = sender_of(reader, campaign)
+    if problem := sender_obstacle(reader, sender):
+        return NotReady(f"campaign {campaign.campaign_id} cannot start: {problem}", NO_GUARD)
+    if campaign.priority != "bulk" or orjson.loads(campaign.options).get("unsubscribe_base_url"):
+        return None
+    if not is_real(reader, sender):
+        return None
+    return NotReady(
+        f"campaign {campaign.campaign_id} cannot start: it is bulk, goes by sender {sender}, and its letters have no "
+        "unsubscribe links; set `unsubscribe: {base_url: https://…}` in sendonce.yaml, serve it with "
+        "`sendonce web --unsubscribe`, and load the list under a new campaign id",
+        NO_UNSUBSCRIBE,
+    )
