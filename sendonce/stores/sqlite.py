@@ -33,6 +33,8 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 _RETRY_S: Final = 0.0005
+# More than processes on one machine differ while they wait for each other.
+_BEHIND_MICROS: Final = 1_000_000
 # A chunk holds the write lock for some 20 ms.
 _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 8_000_000
@@ -180,6 +182,7 @@ class SQLiteStore:
         self._clock = clock
         self._patience_s = patience_s
         self._latest_micros = 0
+        self._behind_micros = 0
         self._latest_lock = threading.Lock()
         self._connections = Connections(self.path)
 
@@ -264,10 +267,17 @@ class SQLiteStore:
         return int(facts["clock"])
 
     def _time(self, kept_micros: int, *, writing: bool) -> int:
-        """Store time: the larger of the clock and what was shown before; of a writer, later than every commit's."""
+        """Store time: the larger of the clock and what was shown before; of a writer, later than every commit's.
+
+        A clock that lies well behind what was shown was set back, or another process's was ahead: from then on this
+        process counts from what was shown, so that store time goes on at its pace instead of standing still.
+        """
         with self._latest_lock:
+            clock = to_micros(self._clock())
             shown = max(self._latest_micros, kept_micros)
-            self._latest_micros = max(to_micros(self._clock()), shown + writing)
+            if shown - (clock + self._behind_micros) > _BEHIND_MICROS:
+                self._behind_micros = shown - clock
+            self._latest_micros = max(clock + self._behind_micros, shown + writing)
             return self._latest_micros
 
 

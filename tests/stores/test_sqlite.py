@@ -103,6 +103,19 @@ def test_time_does_not_move_within_a_transaction(url: str) -> None:
     assert first == second
 
 
+def test_store_time_goes_on_after_a_clock_was_an_hour_ahead(url: str) -> None:
+    """One process with a wrong clock must not make every lease and limit stand still for an hour."""
+    ahead, right = Clock(), Clock()
+    ahead.time += timedelta(hours=1)
+    wrong = open_store(url, clock=ahead).transact(lambda tx: tx.now(), tag="test")
+    store = open_store(url, clock=right)
+    first = store.transact(lambda tx: tx.now(), tag="test")
+    right.time += timedelta(seconds=30)
+    second = store.transact(lambda tx: tx.now(), tag="test")
+    assert first > wrong
+    assert (second - first).total_seconds() == pytest.approx(30, abs=0.001)
+
+
 def test_the_clock_may_be_in_any_time_zone(url: str) -> None:
     store = open_store(url, clock=lambda: datetime.now().astimezone())
     assert abs(store.read(lambda reader: reader.now()) - datetime.now(UTC)) < timedelta(minutes=1)
