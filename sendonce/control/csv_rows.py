@@ -8,15 +8,14 @@ that are whole and have the right number of values; the numbers must then agree.
 
 import csv
 import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from sendonce.addresses import BadAddress, normalise
 from sendonce.control.columns import Columns, has_required, resolve
+from sendonce.control.csv_syntax import Syntax
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.raw_rows import (
     CHUNK_CHARACTERS,
@@ -50,11 +49,11 @@ class CsvReader:
             ) from None
         self._columns = resolve(names, options.column_map, f"{path}, line {lines.number}")
         self._nothing = f"{self._delimiter}{self._quote} \t"
-        self._syntax = _Syntax(self._delimiter, self._quote, self._columns.width)
+        self._syntax = Syntax(self._delimiter, self._quote, self._columns.width)
         self.settings: dict[str, Any] = {"encoding": encoding, "delimiter": self._delimiter, "quote": self._quote}
 
     def chunks(self) -> Iterator[Chunk]:
-        """LoadFault where a quoted value holds what looks like another person's row."""
+        """LoadFault where a quoted value over several lines holds what may be another person's row."""
         self._start()
         is_row, next_line = self._syntax.is_row, self._lines.next
         while line := next_line():
@@ -142,29 +141,33 @@ class CsvReader:
             self._lines.put_back(taken[1:])
             self._reject(number, "unclosed_quote", "a quoted value starts in this line and does not end")
             return None
-        for offset, line in enumerate(taken[1:], 1):
-            if self._is_a_row(line.rstrip("\r\n")):
+        for offset, place, inside in self._syntax.insides([line.rstrip("\r\n") for line in taken]):
+            if self._holds_a_row(inside, place, first=offset == 0):
+                swallowed = f"line {number + offset}, which looks like a row itself" if offset else "the next value"
                 raise LoadFault(
-                    f"the quote opened in line {number} swallows line {number + offset}, which looks like a row itself",
+                    f"the quote opened in line {number} swallows {swallowed}",
                     f"{self._path}, line {number}",
-                    "close the quote, or double it if it is part of the value",
+                    "close the quote, or double it if it is part of the value; put a value that is right on one line",
                 )
         text = "".join(taken).rstrip("\r\n")
         bare = self._syntax.without_quoted(text)
         assert bare is not None, "a record that closes its quotes is whole"
         return text, bare
 
-    def _is_a_row(self, text: str) -> bool:
-        if text.count(self._delimiter) + 1 < self._columns.width:
+    def _holds_a_row(self, inside: str, place: int, *, first: bool) -> bool:
+        """Whether one line of a quoted value may be another row, or the rest of its own, that a stray quote took in.
+
+        `place` is the column where the text starts. An @ from the address's column on is enough, for no text of a
+        person may come to stand in another's letter; so is a whole row without an address. An address that is broken
+        counts as well. Only the texts of a JSON document, in doubled quotes, are beyond suspicion.
+        """
+        email = (self._columns.places["email"] or 0) - place
+        values = self._syntax.without_texts(inside).split(self._delimiter)
+        if email < 0 or len(values) == 1:
             return False
-        try:
-            values = _split(text, self._delimiter, self._quote)
-            if len(values) < self._columns.width:
-                return False
-            normalise(values[self._columns.places["email"] or 0])
-        except (csv.Error, BadAddress):
-            return False
-        return bool(values[self._columns.places["recipient_id"] or 0].strip())
+        if any("@" in value for value in values[max(email, int(first)) :]):
+            return True
+        return not first and len(values) >= self._columns.width and not values[email].strip()
 
     def _reject(self, number: int, reason: str, detail: str) -> None:
         self._chunk.rejects.append(Reject(number, "", reason, detail))
@@ -198,47 +201,6 @@ class CsvReader:
             )
         chunk.rows = _rows(table, starts, self._columns)
         return chunk
-
-
-class _Syntax:
-    """What a line is by itself, by RFC 4180 with a given delimiter, quote ("" for none) and number of values."""
-
-    def __init__(self, delimiter: str, quote: str, width: int) -> None:
-        self._delimiter = delimiter
-        self._quote = quote
-        d, q = re.escape(delimiter), re.escape(quote)
-        if not quote:
-            self.is_row = re.compile(rf"(?:[^{d}]*+{d}){{{width - 1}}}[^{d}]*+").fullmatch
-            return
-        inside = rf"[^{q}]*+(?:{q}{q}[^{q}]*+)*+"
-        value = rf"(?:{q}{inside}{q}|(?!{q})[^{d}]*+)"
-        # Whether a text is a whole record with the right number of values. Nearly all lines are.
-        self.is_row = re.compile(rf"(?:{value}{d}){{{width - 1}}}{value}").fullmatch
-        self._quoted = re.compile(rf"(?:\A|(?<={d})){q}{inside}{q}(?={d}|\Z)")
-        self._opens = re.compile(rf"(?:{value}{d})*+{q}{inside}")
-        self._closes = re.compile(rf"{inside}{q}(?:{d}{value})*+")
-        self._goes_on = re.compile(rf"{inside}(?:{q}(?:{d}{value})*+{d}{q}{inside})?")
-
-    def without_quoted(self, text: str) -> str | None:
-        """The text without its quoted values; None if it is no whole record."""
-        if not self._quote or self._quote not in text:
-            return text
-        bare = self._quoted.sub("", text)
-        if bare.startswith(self._quote) or self._delimiter + self._quote in bare:
-            return None
-        return bare
-
-    def ends_open(self, text: str) -> bool:
-        """Whether a quoted value starts in the line and does not end in it."""
-        return self._opens.fullmatch(text) is not None
-
-    def continues(self, text: str) -> tuple[bool, bool]:
-        """For a line that starts inside a quoted value: whether the record ends with it; else whether it may go on."""
-        if self._quote not in text:
-            return False, True
-        if self._closes.fullmatch(text):
-            return True, False
-        return False, self._goes_on.fullmatch(text) is not None
 
 
 def _header(path: Path, lines: Lines) -> str:

@@ -211,6 +211,53 @@ def test_a_row_inside_a_quoted_value_refuses_the_file(loads: Loads, swallowed: b
     assert campaign(loads.store, "c1") is None
 
 
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n2,bob@two.example.,Bob"\n'),  # an address with a fault
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n2,<bob@two.example>,Bob"\n'),
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n2,b\u00f6b@localhost,Bob"\n'),
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n2,bob@two.example"\n'),  # a row with a value too few
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n,bob@two.example,Bob"\n'),  # and one without an id
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\n2,,Bob"\n'),  # and one without an address
+        ("recipient_id,email,name", '1,ann@one.example,"Ann\r2,bob@two.example.,Bob"\r'),
+        ("recipient_id;email;name", '1;ann@one.example;"Ann\n2;bob@two.example.;Bob"\n'),
+        ("recipient_id,email,name", '1,"ann@one.example,Ann\n2,bob@two.example",Bob\n'),
+        ("recipient_id,name,email", '1,"Ann,ann@one.example\n2,Bob",bob@two.example\n'),  # Bob's address, Ann's id
+        ("name,recipient_id,email", '"Ann,1,ann@one.example\nBob",2,bob@two.example\n'),
+        ("email,recipient_id,name", 'ann@one.example,1,"Ann\nbob@two.example.,2,Bob"\n'),
+        ("recipient_id,email,name,city", '1,ann@one.example,"Ann\n2,bob@two.example.,Bob",Rome\n'),
+        ("recipient_id,email,name,city", '1,ann@one.example,"Ann\nLee","Rome\n2,bob@two.example.,Bob,Pau"\n'),
+        ("recipient_id,email,name,city", '1,ann@one.example,"Ann\n2,"""",bob@two.example.,Pau",Rome\n'),
+    ],
+)
+def test_no_neighbour_hides_in_a_quoted_value(loads: Loads, header: str, rows: str) -> None:
+    """Whatever is wrong with the neighbour's row: nobody may vanish, or come to stand in another's letter."""
+    with pytest.raises(LoadFault, match=r"line 3: the quote opened in line 3 swallows"):
+        loads(f"{header}\n0{',' if ',' in header else ';'}z\n{rows}9,zoe@one.example,Zoe\n".encode())
+    assert campaign(loads.store, "c1") is None
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("recipient_id,email,name", '1,ann@one.example,"12 Rue X, 3rd floor\n69001 Lyon, Rh\u00f4ne, France"\n'),
+        ("recipient_id,email,name", '1,ann@one.example,"Write to:\nhelp@shop.example"\n'),
+        ("recipient_id,name,email", '1,"Ann\nLee",ann@one.example\n'),
+        ("name,email,recipient_id,city", '"Ann\nLee",ann@one.example,1,"Rome\nLazio"\n'),
+        (
+            "recipient_id,email,name",
+            '1,ann@one.example,"{\n ""a"": 1, ""mail"": ""x@y.example"", ""b"": [""p@q.example""]}"\n',
+        ),
+    ],
+)
+def test_a_value_that_rightly_spans_lines_is_taken(loads: Loads, header: str, rows: str) -> None:
+    found = loads(f"{header}\n{rows}".encode())
+
+    assert found.emails == {"1": "ann@one.example"}
+    assert found.rejects == []
+
+
 def test_a_list_of_people_inside_json_is_no_swallowed_row(loads: Loads) -> None:
     value = b'{""friends"": [\n""x"",\n""1, b@one.example, en""\n]}'
 
