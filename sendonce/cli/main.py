@@ -49,6 +49,8 @@ _COMMANDS: Final = {
     },
     "Who gets nothing": {
         "suppressions": ("sendonce.cli.suppressions:suppressions", "Import, add, remove, list; why an address."),
+        "web": ("sendonce.cli.web:web", "Serve the unsubscribe links of letters."),
+        "unsubscribe": ("sendonce.cli.web:unsubscribe", "Make a new key for unsubscribe links."),
     },
     "Care": {
         "config": ("sendonce.cli.config:config", "Show settings; put lanes and senders into the store."),

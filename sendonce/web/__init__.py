@@ -1,0 +1,1 @@
+"""What people and mail programs reach over HTTP: the outermost layer, beside the command line."""
