@@ -59,8 +59,9 @@ class UnsubscribeApp:
             status, shown = self._act(environ, token, wish) if method == "POST" else self._show(token, wish)
         except BadToken:
             return _answer(start_response, method, "404 Not Found", page(pages.BAD_LINK, language_for(wish)))
-        except StoreError as fault:
-            _log.error("unsubscribe: %s", fault)
+        except Exception as fault:
+            # Nothing of the request is said: its path is a token. A server's own report of a crash would hold it.
+            _log.error("unsubscribe: %s", fault if isinstance(fault, StoreError) else type(fault).__name__)
             shown = page(pages.LATER, language_for(wish))
             return _answer(start_response, method, "503 Service Unavailable", shown, ("Retry-After", "60"))
         return _answer(start_response, method, status, shown)

@@ -42,10 +42,11 @@ class Shop:
         self.key = store_key(self.store)
         self.configure()
 
-    def configure(self, **bulk: Any) -> None:
-        """Apply a configuration with these settings of the bulk lane."""
+    def configure(self, *, guards: dict[str, Any] | None = None, **bulk: Any) -> None:
+        """Apply a configuration with these settings of the bulk lane, and these guards."""
         outbox = {"adapter": "outbox", "path": str(self.folder / "outbox")}
-        config = Config.model_validate({"senders": {"outbox": outbox}, "lanes": {"bulk": bulk}})
+        settings = {"senders": {"outbox": outbox}, "lanes": {"bulk": bulk}, **(guards or {})}
+        config = Config.model_validate(settings)
         apply_config(self.store, config, "test")
 
     def campaign(
@@ -56,13 +57,14 @@ class Shop:
         batch_size: int = 10,
         state: str = "running",
         files: dict[str, str] = TEMPLATE,
+        options: dict[str, Any] | None = None,
     ) -> None:
         source = source_of("letter", files)
         slices = [people[start : start + batch_size] for start in range(0, len(people), batch_size)]
 
         def work(tx: Tx) -> None:
             now = tx.now()
-            options = orjson.dumps({"unsubscribe_base_url": "https://shop.example/u"}).decode()
+            settled = {"unsubscribe_base_url": "https://shop.example/u", **(options or {})}
             tx.put(to_row(source, now, "test"))
             tx.insert(
                 Campaign(
@@ -74,7 +76,7 @@ class Shop:
                     from_address="Shop <news@shop.example>",
                     template="letter",
                     template_hash=source.template_hash,
-                    options=options,
+                    options=orjson.dumps(settled).decode(),
                     snapshot_hash="",
                     recipients=len(people),
                     batches=len(slices),
