@@ -170,6 +170,8 @@ class _Job:
             if known:
                 raise known[0] from fault
             raise
+        finally:
+            self._worker.keeper.drop_all()
         self._measure(time.monotonic() - started_s)
 
     def _measure(self, seconds: float) -> None:

@@ -95,10 +95,10 @@ class Letters:
 
 def dump(letters: Letters) -> bytes:
     """Compressed bytes of a rendered batch (zlib level 1 over JSON: 172 KiB to 14 KiB for 1,000 letters)."""
-    return zlib.compress(orjson.dumps(asdict_fast(letters)), 1)
+    return zlib.compress(orjson.dumps(plain(letters)), 1)
 
 
-def asdict_fast(letters: Letters) -> dict[str, object]:
+def plain(letters: Letters) -> dict[str, object]:
     """The JSON form of a rendered batch. Letters are lists, not objects: there are a thousand of them."""
     return {
         "from": letters.from_address,

@@ -156,6 +156,10 @@ class FakeSender:
         self.script: deque[Scripted] = deque(script)
         self.closed = False
 
+    @property
+    def identity(self) -> str:
+        return self.name
+
     def prepare(self, request: Request) -> Prepared:
         """JSON of everything that reaches a recipient, the attempt included: the same request, the same hash."""
         body = json.dumps(

@@ -57,6 +57,10 @@ class _PlanWork(beam.DoFn):
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))
+            if not self._worker.spec.can_wait:
+                # Here a reference stays in this process until it is claimed; elsewhere it may go to another worker.
+                for reference in references:
+                    self._worker.keeper.hold(reference, lane.terms.times.visibility_s)
             yield from references
 
 

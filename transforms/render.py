@@ -12,9 +12,12 @@ from schemas.elements import DeadLetter, Reference, RenderedBatch
 from schemas.ids import shard_of
 from schemas.letters import Letters
 from schemas.outcomes import Outcome
-from sendonce.delivery.halting import halt_campaign
-from sendonce.delivery.letters import SnapshotFault, element_of
+from sendonce.config import ConfigFault
+from sendonce.delivery.halting import halt_campaign, unforeseen
+from sendonce.delivery.letters import SnapshotFault, element_of, encodable
+from sendonce.failpoints import FailpointRaised
 from sendonce.rendering.faults import TemplateFault
+from sendonce.stores.base import StoreError
 from transforms.worker import WorkerSpec, told, worker_for
 
 DEAD = "dead"
@@ -61,27 +64,50 @@ class _RenderBatch(beam.DoFn):
 
     def _render(self, reference: Reference) -> Iterator[object]:
         started_s = time.perf_counter()
+        visibility_s = self._worker.lanes()[reference.priority].terms.times.visibility_s
+        self._worker.keeper.hold(reference, visibility_s)
         try:
             with told(self._worker):
-                rendered = self._worker.render(reference)
+                rendered = self._rendered(reference)
         except (TemplateFault, SnapshotFault) as fault:
-            if halt_campaign(self._worker.store, reference.campaign_id, str(fault)):
-                self._halted.inc()
             reason = "template_fault" if isinstance(fault, TemplateFault) else fault.reason
-            yield TaggedOutput(
-                DEAD,
-                DeadLetter("render", reason, str(fault), reference.campaign_id, reference.batch_no),
-            )
+            yield self._halt(reference, reason, str(fault))
             return
+        except (StoreError, ConfigFault, FailpointRaised):
+            raise
+        except Exception as fault:
+            yield self._halt(reference, "unforeseen", unforeseen(fault, "rendering", reference.batch_no))
+            return
+        finally:
+            if self._spec.can_wait:
+                self._worker.keeper.drop(reference)
         if rendered is None:
             self._stale.inc()
             return
-        letters, at = rendered
+        letters, element = rendered
         self._letters.inc(len(letters.letters))
         self._render_ms.update(int((time.perf_counter() - started_s) * 1000))
         yield from self._dead_letters(reference, letters)
         shard = shard_of(reference.campaign_id, reference.batch_no) % self._shards
-        yield f"{reference.priority}/{shard}", element_of(reference, letters, at)
+        yield f"{reference.priority}/{shard}", element
+
+    def _rendered(self, reference: Reference) -> tuple[Letters, RenderedBatch] | None:
+        rendered = self._worker.render(reference)
+        if rendered is None:
+            return None
+        letters, at = rendered
+        try:
+            return letters, element_of(reference, letters, at)
+        except TypeError:  # some letter holds what no encoding can carry
+            letters = encodable(letters)
+            return letters, element_of(reference, letters, at)
+
+    def _halt(self, reference: Reference, reason: str, detail: str) -> TaggedOutput:
+        """Halt the campaign for a fault that all its recipients share; its neighbours go on."""
+        self._worker.keeper.drop(reference)
+        if halt_campaign(self._worker.store, reference.campaign_id, detail):
+            self._halted.inc()
+        return TaggedOutput(DEAD, DeadLetter("render", reason, detail, reference.campaign_id, reference.batch_no))
 
     def _dead_letters(self, reference: Reference, letters: Letters) -> Iterator[TaggedOutput]:
         for refusal in letters.refusals:

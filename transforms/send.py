@@ -15,10 +15,13 @@ from apache_beam.transforms.window import GlobalWindow
 import transforms.coders  # noqa: F401  (the state below needs the row coder)
 from schemas.elements import DeadLetter, Reference, RenderedBatch
 from schemas.outcomes import KINDS
+from sendonce.config import ConfigFault
 from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
+from sendonce.delivery.halting import halt_campaign, unforeseen
 from sendonce.delivery.terms import Move
-from sendonce.failpoints import failpoint
+from sendonce.failpoints import FailpointRaised, failpoint
+from sendonce.stores.base import StoreError
 from transforms.worker import WorkerSpec, told, worker_for
 
 
@@ -133,7 +136,8 @@ class _RateLimitedSend(beam.DoFn):
     def _deliver_once(self, rendered: RenderedBatch) -> Delivery:
         started_s = time.perf_counter()
         with told(self._worker):
-            delivery = self._worker.deliverer(rendered.priority).deliver(rendered)
+            delivery = self._delivered(rendered)
+        self._worker.keeper.drop(_reference_of(rendered))
         self._deliver_ms.update(int((time.perf_counter() - started_s) * 1000))
         self._requests.inc(delivery.requests)
         if delivery.move is Move.LOST:
@@ -144,9 +148,23 @@ class _RateLimitedSend(beam.DoFn):
         self._worker.passed[rendered.priority] = self._worker.passed.get(rendered.priority, 0) + passed
         return delivery
 
+    def _delivered(self, rendered: RenderedBatch) -> Delivery:
+        """Deliver. A fault that nobody foresaw halts the campaign, not its neighbours; the store's go to the runner."""
+        try:
+            return self._worker.deliverer(rendered.priority).deliver(rendered)
+        except (StoreError, ConfigFault, FailpointRaised):
+            raise
+        except Exception as fault:
+            halt_campaign(self._worker.store, rendered.campaign_id, unforeseen(fault, "sending", rendered.batch_no))
+            return Delivery(Move.LOST, "unforeseen", 0, {})
+
     def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:
-        reference = Reference(rendered.campaign_id, rendered.batch_no, rendered.plan_no, rendered.priority)
+        reference = _reference_of(rendered)
         self._worker.store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
+
+
+def _reference_of(rendered: RenderedBatch) -> Reference:
+    return Reference(rendered.campaign_id, rendered.batch_no, rendered.plan_no, rendered.priority)
 
 
 def _dead_letters(rendered: RenderedBatch, delivery: Delivery) -> Iterator[DeadLetter]:

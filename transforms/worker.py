@@ -20,6 +20,7 @@ from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
+from transforms.keeper import Keeper
 
 SETTINGS_FRESH_S = 5.0
 
@@ -60,6 +61,7 @@ class Worker:
         self.pace: dict[str, float] = {}
         self.passed: dict[str, int] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
+        self.keeper = Keeper(self.store)
         self._lanes: dict[str, RunningLane] = {}
         self._lanes_until_s = 0.0
 
@@ -67,7 +69,7 @@ class Worker:
         """The lanes as the store configures them, looked at every few seconds: `config apply` needs no restart."""
         now_s = self.clocks.own_s()
         if now_s >= self._lanes_until_s:
-            self._lanes = running_lanes(self.store, self.spec.lanes)
+            self._lanes = running_lanes(self.store, self.spec.lanes, self._lanes)
             self._lanes_until_s = now_s + SETTINGS_FRESH_S
         return self._lanes
 

@@ -134,7 +134,7 @@ class _Run:
     def go(self) -> Delivery:
         """Claim the batch, then go on as its owner."""
         prepared = self._prepare(self._seen, {})
-        ask = _ask(prepared, self._sender.name)
+        ask = _ask(prepared, self._sender.identity)
         started_s = self._clocks.own_s()
         turn = self._commit(
             "claim", lambda tx: protocol.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
@@ -158,7 +158,7 @@ class _Run:
         turn = self._commit(
             "reclaim",
             lambda tx: protocol.reclaim(
-                tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.name
+                tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.identity
             ),
         )
         return self._own(turn, prepared, started_s, repeated=True)
@@ -176,7 +176,7 @@ class _Run:
             elif turn.size is not None:
                 self._most = turn.size
             prepared = self._prepare(mine, report.outcomes if report else {}, report)
-            turn, started_s = self._advance(mine, report, _ask(prepared, self._sender.name))
+            turn, started_s = self._advance(mine, report, _ask(prepared, self._sender.identity))
             if report is not None:
                 failpoint("S7")
         return self._end(turn)

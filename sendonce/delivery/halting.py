@@ -23,6 +23,11 @@ def halt_campaign(store: Store, campaign_id: str, reason: str) -> bool:
     return store.transact(work, tag="halt")
 
 
+def unforeseen(fault: Exception, doing: str, batch_no: int) -> str:
+    """A reason for a fault that no rule names: its kind and place. Its own words may hold personal data."""
+    return f"{type(fault).__name__} while {doing} batch {batch_no}: a fault of this release, please report it"
+
+
 def release_senders(store: Store, senders: Iterable[str]) -> list[str]:
     """End the halts of senders, because somebody who could mend them starts a job; returns the names released.
 

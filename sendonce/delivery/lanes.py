@@ -1,7 +1,7 @@
 """A lane as it runs: its terms, its policy for doubts, and the sender that goes with it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ class RunningLane:
     terms: Terms
     policy: Policy
     sender: Sender
+    settings: SenderSettings
 
 
 def _sendgrid(settings: SendGridSettings) -> Sender:
@@ -49,8 +50,12 @@ def make_sender(settings: SenderSettings) -> Sender:
     return ADAPTERS[settings.adapter](settings)
 
 
-def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane]:
+def running_lanes(
+    store: Store, names: tuple[str, ...], before: Mapping[str, RunningLane] | None = None
+) -> dict[str, RunningLane]:
     """The lanes of these names as the store configures them now, critical first. ConfigFault when it has none.
+
+    before: the lanes as they ran until now; a sender whose settings are the same goes on, with its connections.
 
     Only senders that these lanes use are made: nothing else's secrets are needed here. ConfigFault, too, for a real
     sender that must not work from this store.
@@ -60,11 +65,16 @@ def running_lanes(store: Store, names: tuple[str, ...]) -> dict[str, RunningLane
     obstacles = store.read(lambda reader: [sender_obstacle(reader, name) for name in sorted(used)])
     if any(obstacles):
         raise ConfigFault(*filter(None, obstacles))
-    senders = {name: make_sender(settings) for name, settings in senders_in(store).items() if name in used}
-    return {name: _running(lane, senders[lane.sender]) for name, lane in lanes.items()}
+    settings = {name: found for name, found in senders_in(store).items() if name in used}
+    held = {running.settings.name: running for running in (before or {}).values()}
+    senders = {
+        name: held[name].sender if name in held and held[name].settings == found else make_sender(found)
+        for name, found in settings.items()
+    }
+    return {name: _running(lane, settings[lane.sender], senders[lane.sender]) for name, lane in lanes.items()}
 
 
-def _running(lane: Lane, sender: Sender) -> RunningLane:
+def _running(lane: Lane, settings: SenderSettings, sender: Sender) -> RunningLane:
     times = lane.all_times()
     terms = Terms(
         lane=lane.name,
@@ -72,6 +82,7 @@ def _running(lane: Lane, sender: Sender) -> RunningLane:
         scopes=(f"lane:{lane.name}", f"sender:{lane.sender}"),
         times=times,
         hold_max_s=times.hold_max_s,
+        provider=sender.identity,
         asks_again_s=sender.capabilities.idempotency_window_s,
         outbound_log=lane.outbound_log,
     )
@@ -79,4 +90,4 @@ def _running(lane: Lane, sender: Sender) -> RunningLane:
         in_doubt=lane.in_doubt,
         outbound_log=lane.outbound_log,
     )
-    return RunningLane(lane, terms, policy, sender)
+    return RunningLane(lane, terms, policy, sender, settings)

@@ -8,7 +8,7 @@ import orjson
 
 from schemas.elements import Reference, RenderedBatch
 from schemas.ids import message_id
-from schemas.letters import Letters, Refusal, dump
+from schemas.letters import FormLetter, Letters, Refusal, dump
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, TemplateContent
@@ -132,6 +132,34 @@ def _read(reader: Reader, reference: Reference) -> _Found | None:
     for ordinal, outcome in suppressed(reader, open_people, lists_of(options)).items():
         left_out[ordinal] = (outcome, outcome.reason)
     return _Found(batch, campaign, people, left_out, links_of(reader, options), guards.redirect_to, reader.now())
+
+
+# In the place of a form letter that nobody gets: the numbers of the others stay.
+_NOBODYS = FormLetter("", 0, "", "", "")
+
+
+def encodable(letters: Letters) -> Letters:
+    """The letters without those that no encoding can carry (lone surrogates): their recipients are refused instead."""
+    refusals = list(letters.refusals)
+    sound = []
+    for letter in letters.letters:
+        form = [] if letter.form is None else [letters.forms[letter.form]]
+        if _encodes(replace(letters, letters=[letter], refusals=[], forms=form)):
+            sound.append(letter)
+        else:
+            detail = "the letter holds a character that cannot be encoded"
+            refusals.append(Refusal(letter.ordinal, letter.message_id, int(Outcome.RENDER_ERROR), detail))
+    used = {letter.form for letter in sound}
+    forms = [form if number in used else _NOBODYS for number, form in enumerate(letters.forms)]
+    return replace(letters, letters=sound, refusals=sorted(refusals, key=lambda one: one.ordinal), forms=forms)
+
+
+def _encodes(letters: Letters) -> bool:
+    try:
+        dump(letters)
+    except TypeError:
+        return False
+    return True
 
 
 def element_of(reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:

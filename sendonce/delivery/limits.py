@@ -78,10 +78,47 @@ def ask(reader: Reader, limits: Sequence[Limit], n: int, now: datetime) -> Grant
     return Grant(granted, tuple(_drawn(limit, granted, now) for limit in limits if limit.kind == "rate"))
 
 
-def take(tx: Tx, limits: Sequence[Limit], grant: Grant, attempt_id: str, now: datetime, use_within_s: float) -> None:
+def ask_again(
+    reader: Reader, limits: Sequence[Limit], n: int, attempt_id: str, granted_at: datetime | None, now: datetime
+) -> Grant | Wait | None:
+    """Whether a request of n recipients that may have gone out may be repeated now; it can't be cut.
+
+    A rate gives it as soon as its bucket is full, and goes into debt for what is over. A cap counts the request once:
+    as long as its own line stands in the grant log, the repeat needs no other. None: a cap would never pass it.
+    """
+    waits: list[Wait] = []
+    for limit in limits:
+        if limit.kind == "rate":
+            answer = _ask_rate(limit, n, now)
+        elif granted_at is not None and reader.get(Permit, limit.scope, granted_at, attempt_id) is not None:
+            continue
+        elif n > limit.most:
+            return None
+        else:
+            counted = _counted(reader, limit, now)
+            if sum(permit.n for permit in counted) + n <= limit.most:
+                continue
+            answer = Wait(counted[0].used_by + timedelta(seconds=limit.window_s, microseconds=1), limit.scope)
+        if isinstance(answer, Wait):
+            waits.append(answer)
+    if waits:
+        return max(waits, key=lambda wait: wait.until)
+    return Grant(n, tuple(_drawn(limit, n, now) for limit in limits if limit.kind == "rate"))
+
+
+def take(
+    tx: Tx,
+    limits: Sequence[Limit],
+    grant: Grant,
+    attempt_id: str,
+    now: datetime,
+    use_within_s: float,
+    before: datetime | None = None,
+) -> None:
     """Write a grant down: the buckets' new levels, and one line in the grant log of every scope that has a cap.
 
-    use_within_s: seconds until the last byte of the request can reach the provider (permit time + time-out).
+    use_within_s: seconds until the last byte of the request can reach the provider (permit time + time-out). before:
+    when the same request got its earlier permit, whose line this one replaces.
     """
     tx.put(*grant.write)
     used_by = now + timedelta(seconds=use_within_s)
@@ -89,7 +126,8 @@ def take(tx: Tx, limits: Sequence[Limit], grant: Grant, attempt_id: str, now: da
         old = tx.scan(
             Permit, scope, index="permits_by_use", upto=now - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE
         )
-        tx.delete(*old)
+        earlier = tx.get(Permit, scope, before, attempt_id) if before is not None else None
+        tx.delete(*old, *([earlier] if earlier is not None else []))
         tx.insert(Permit(scope, now, attempt_id, grant.n, used_by))
 
 

@@ -3,6 +3,7 @@
     step         from -> to
     plan         pending and due, or queued and lost -> queued            plan_no + 1: one live reference a batch
                  in doubt, provider de-duplicates    -> in doubt          plan_no + 1: the doubt may be asked again
+    keep         queued, my plan_no                  -> queued            later visible: the reference is only slow
     claim        queued, my plan_no                  -> sending           token + 1, the first intent and its permit
     reclaim      in doubt, my plan_no                -> sending           token + 1, the same intent, a new permit
     advance      sending, my token                   -> sending           outcomes, next intent and permit, new lease
@@ -47,7 +48,8 @@ from sendonce.stores.base import Tx
 # reader's store time is not always written down. Looking back further costs nothing: who is struck out is so once.
 _CLOCK_MARGIN = timedelta(minutes=2)
 
-PAYLOAD_CHANGED = "payload_changed"
+# Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
+PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
 
 # -- plan ---------------------------------------------------------------------------------------------------------
 
@@ -70,6 +72,15 @@ def plan(tx: Tx, terms: Terms, campaign_id: str, batch_nos: Iterable[int]) -> li
     return references
 
 
+def keep(tx: Tx, reference: Reference, visibility_s: float) -> bool:
+    """Keep a queued batch invisible for longer: its reference is not lost, only slow. False: the reference is stale."""
+    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+    if found is None or found.plan_no != reference.plan_no or found.state not in (batches.QUEUED, batches.IN_DOUBT):
+        return False
+    tx.put(replace(found, visible_at=tx.now() + timedelta(seconds=visibility_s)))
+    return True
+
+
 def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:
     if batch.state == batches.PENDING:
         return batch.due_at <= now
@@ -87,7 +98,9 @@ def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
     The provider must take the same key once, and its window must still be open when the repeat arrives. A payload
     that could not be made again byte for byte rules it out for good.
     """
-    if terms.asks_again_s is None or batch.intent_at is None or batch.wait_reason == PAYLOAD_CHANGED:
+    if terms.asks_again_s is None or batch.intent_at is None or batch.wait_reason in (PAYLOAD_CHANGED, OVER_LIMIT):
+        return False
+    if batch.provider != terms.provider:  # the lane sends by another account or to another place now
         return False
     return (now - batch.intent_at).total_seconds() + _use_within_s(terms) < terms.asks_again_s
 
@@ -142,12 +155,14 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
     blocked = _blocked(tx, terms, now)
     scopes = limits.limits_of(tx, terms.scopes)
     n = len(unpack(found.intent_ordinals or b""))
-    answer = blocked or limits.ask(tx, scopes, n, now)
-    if isinstance(answer, limits.Wait) or answer.n < n:
-        until = answer.until if isinstance(answer, limits.Wait) else now + timedelta(seconds=terms.times.permit_ttl_s)
-        tx.put(replace(found, due_at=until, visible_at=None))
-        return Turn(Move.ENDED, found, until=until, reason="limit")
-    limits.take(tx, scopes, answer, found.attempt_id, now, _use_within_s(terms))
+    answer = blocked or limits.ask_again(tx, scopes, n, found.attempt_id, found.permit_at, now)
+    if answer is None:
+        tx.put(replace(found, wait_reason=OVER_LIMIT, visible_at=None))
+        return Turn(Move.ENDED, found, reason=OVER_LIMIT)
+    if isinstance(answer, limits.Wait):
+        tx.put(replace(found, due_at=answer.until, visible_at=None))
+        return Turn(Move.ENDED, found, until=answer.until, reason="limit")
+    limits.take(tx, scopes, answer, found.attempt_id, now, _use_within_s(terms), before=found.permit_at)
     mine = replace(
         found,
         state=batches.SENDING,

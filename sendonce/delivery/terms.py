@@ -19,6 +19,7 @@ class Terms:
     """What a lane's configuration means for the protocol. `scopes` are the limits that each request draws from.
 
     hold_max_s: the longest wait for a permit that the owner does itself; 0 where a runner cannot wait.
+    provider: the identity of the sender's account or place, as it stands in intents.
     asks_again_s: for how long the provider takes the same request under the same key once; None if it does not.
     most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
     outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
@@ -29,6 +30,7 @@ class Terms:
     scopes: tuple[str, ...]
     times: Times
     hold_max_s: float = 0.0
+    provider: str = ""
     asks_again_s: float | None = None
     most_tries: int = 12
     outbound_log: str = "rows"

@@ -98,6 +98,13 @@ class Sender(Protocol):
     name: str
     capabilities: Capabilities
 
+    @property
+    def identity(self) -> str:
+        """The account or place that knows this sender's requests: a repeat under the same key goes there or nowhere.
+
+        At most 64 characters, stable over restarts; it changes when the settings point to somewhere else.
+        """
+
     def prepare(self, request: Request) -> Prepared:
         """Bytes and hash of a call. Pure. Unsendable names a letter that must be left out and refused."""
 

@@ -75,6 +75,11 @@ class SendGrid:
         self._clock = clock
         self._helpers = ThreadPoolExecutor(settings.parallel, thread_name_prefix=f"sender-{settings.name}")
 
+    @property
+    def identity(self) -> str:
+        """The name: SendGrid knows no keys of requests, so nothing is ever repeated."""
+        return self.name
+
     def prepare(self, request: Request) -> SendGridPrepared:
         """The calls that will be made if SendGrid takes each of them. Unsendable names a letter that none can carry."""
         bodies = Bodies(request, self._settings)

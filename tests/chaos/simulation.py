@@ -148,6 +148,7 @@ class World:
         self.terms = Terms(
             lane="bulk",
             sender="fake",
+            provider="fake",
             scopes=("lane:bulk", "sender:fake"),
             times=times,
             asks_again_s=self.setup.window_s,

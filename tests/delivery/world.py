@@ -21,7 +21,7 @@ from sendonce.times import BULK
 from tests.control.made import Clock, batch_row, campaign_row, seal
 from tests.fakes import FakeSender, ProviderLog, Scripted
 
-TERMS = Terms(lane="bulk", sender="fake", scopes=("lane:bulk", "sender:fake"), times=BULK)
+TERMS = Terms(lane="bulk", sender="fake", provider="fake", scopes=("lane:bulk", "sender:fake"), times=BULK)
 CAMPAIGN = "spring"
 
 

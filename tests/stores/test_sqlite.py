@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from schemas.outcomes import Outcome
-from schemas.tables import COMMIT_TIME, Batch, Campaign, OutboundMessage, Recipient
+from schemas.tables import COMMIT_TIME, Batch, Campaign, Meta, OutboundMessage, Recipient
 from sendonce.stores import sqlite_connections
 from sendonce.stores.base import ANY_SHARD, Reader, Store, StoreRefused, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store
@@ -107,11 +107,16 @@ def test_store_time_goes_on_after_a_clock_was_an_hour_ahead(url: str) -> None:
     """One process with a wrong clock must not make every lease and limit stand still for an hour."""
     ahead, right = Clock(), Clock()
     ahead.time += timedelta(hours=1)
-    wrong = open_store(url, clock=ahead).transact(lambda tx: tx.now(), tag="test")
+
+    def write(tx: Tx) -> datetime:
+        tx.put(Meta("looked", b"yes"))
+        return tx.now()
+
+    wrong = open_store(url, clock=ahead).transact(write, tag="test")
     store = open_store(url, clock=right)
-    first = store.transact(lambda tx: tx.now(), tag="test")
+    first = store.transact(write, tag="test")
     right.time += timedelta(seconds=30)
-    second = store.transact(lambda tx: tx.now(), tag="test")
+    second = store.transact(write, tag="test")
     assert first > wrong
     assert (second - first).total_seconds() == pytest.approx(30, abs=0.001)
 

@@ -50,6 +50,13 @@ class FakeWorker:
     def store(self) -> "FakeWorker":
         return self
 
+    @property
+    def keeper(self) -> "FakeWorker":
+        return self
+
+    def drop(self, *references: object) -> None:
+        """Nothing is kept here."""
+
     def transact(self, work: object, *, tag: str) -> None:
         self.released.append((self.asked[-1] if self.asked else -1, tag))
 

@@ -1,0 +1,90 @@
+"""Keeping references alive that this process holds and has not claimed yet.
+
+A queued batch that nobody claims becomes visible to planners again, because its reference may be lost. Rendering can
+take longer than that: without a sign of life two processes would plan each other's batches over and over, and neither
+would ever send. The keeper gives that sign, from a thread of its own, only for references that are held for long; a
+killed process gives none, so its batches are planned again in time.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from schemas.elements import Reference
+from sendonce.delivery.protocol import keep
+from sendonce.stores.base import Store, StoreError
+
+# Of a visibility time: when a reference that is still held is extended.
+EXTEND_AFTER = 0.4
+LOOK_EVERY = 0.1
+
+
+@dataclass
+class _Held:
+    visibility_s: float
+    since_s: float
+
+
+class Keeper:
+    """The references in this process's hands. Safe for threads; its own thread runs only while there are any."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._held: dict[Reference, _Held] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, reference: Reference, visibility_s: float) -> None:
+        """Keep a reference alive from now on."""
+        with self._lock:
+            self._held.setdefault(reference, _Held(visibility_s, self._clock()))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+                self._thread.start()
+
+    def drop(self, *references: Reference) -> None:
+        """These are claimed, or not wanted any more."""
+        with self._lock:
+            for reference in references:
+                self._held.pop(reference, None)
+
+    def drop_all(self) -> None:
+        with self._lock:
+            self._held.clear()
+
+    def extend(self) -> int:
+        """Extend what is held for long; returns how many references were. Stale ones are dropped."""
+        now_s = self._clock()
+        with self._lock:
+            due = [
+                (reference, held)
+                for reference, held in self._held.items()
+                if now_s - held.since_s >= held.visibility_s * EXTEND_AFTER
+            ]
+        extended = 0
+        for reference, held in due:
+            alive = self._store.transact(
+                lambda tx, reference=reference, held=held: keep(tx, reference, held.visibility_s), tag="keep"
+            )
+            if alive:
+                held.since_s = now_s
+                extended += 1
+            else:
+                self.drop(reference)
+        return extended
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._held:
+                    self._thread = None
+                    return
+                wait_s = min(held.visibility_s for held in self._held.values()) * LOOK_EVERY
+            self._wake.wait(wait_s)
+            try:
+                self.extend()
+            except StoreError:
+                continue  # the steps meet the same fault and tell it; the next look tries again
