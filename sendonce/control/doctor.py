@@ -112,7 +112,11 @@ def _disk(config: Config) -> Iterator[Finding]:
         **{f"disk of {s.name}": Path(s.path) for s in config.senders.values() if isinstance(s, OutboxSettings)},
     }
     for what, place in places.items():
-        there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())
+        try:
+            there = _nearest(place.absolute())
+        except OSError as fault:
+            yield Finding("fail", what, f"{place} cannot be reached: {fault.strerror}", "choose another path")
+            continue
         if not there.is_dir():
             yield Finding("fail", what, f"{there} is a file, not a folder", "choose another path")
             continue
@@ -126,6 +130,21 @@ def _disk(config: Config) -> Iterator[Finding]:
             yield Finding("warn", what, text, "free some space before a large campaign")
         else:
             yield Finding("ok", what, text)
+
+
+def _nearest(place: Path) -> Path:
+    """The path itself, or the nearest one above it that is there. OSError for a path that can't be made as it is."""
+    for path in (place, *place.parents):
+        try:
+            path.stat()
+        except FileNotFoundError:
+            if path.is_symlink():  # it leads nowhere: no folder can be made in its place
+                raise
+        except NotADirectoryError:
+            pass
+        else:
+            return path
+    raise AssertionError("the root is there")
 
 
 def _store(store: Store) -> Iterator[Finding]:

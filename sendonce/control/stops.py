@@ -28,7 +28,18 @@ MENDS: Final = {
     "refused_asm": "choose an unsubscribe group that the account has (asm_group)",
     "refused_ip_pool_name": "choose an IP pool that the account has (ip_pool)",
     "not_a_folder": "remove the file that stands where the sender's folder should be, or choose another path",
+    "os_enametoolong": "choose a shorter path for the sender's folder; this disk does not take names so long",
+    "os_eloop": "mend the symbolic links on the way to the sender's folder; they go in a circle",
+    "os_enoent": "make the sender's folder, or mend the link on its path that leads nowhere",
+    "os_efbig": "raise this user's limit on file sizes (`ulimit -f`), or choose a disk that takes larger files",
+    "os_emfile": "raise this user's limit on open files (`ulimit -n`)",
+    "os_enfile": "raise this machine's limit on open files (`sysctl fs.file-max`)",
+    "os_eio": "the disk of the sender's folder fails: look at the system's log, or choose another disk",
+    "os_estale": "mount the network disk of the sender's folder again",
 }
+# What an adapter names by the system's word for it has no mend that always fits.
+_MEND_OF_SYSTEM: Final = "look at the sender's folder, its disk and this user's limits; the system's word is {}"
+_MEND_ELSE: Final = "look at the sender's settings"
 
 
 # A person's stop stands in a row of its own: a sender's row is rewritten by what its provider answers.
@@ -128,9 +139,16 @@ def stops_by_people(store: Store) -> list[Stop]:
     return [_stop(row) for row in rows if row.scope.startswith(_BY_PERSON)]
 
 
+def mend_of(reason: str) -> str:
+    """What a person can do about a halted sender, by the adapter's reason. Never empty."""
+    if reason.startswith("os_"):
+        return MENDS.get(reason, _MEND_OF_SYSTEM.format(reason.removeprefix("os_").upper()))
+    return MENDS.get(reason, _MEND_ELSE)
+
+
 def _stop(switch: Switch) -> Stop:
     kind = {"halted": "sender_halted", "open": "breaker_open", "probing": "breaker_open"}.get(switch.kind, switch.kind)
-    mend = MENDS.get(switch.reason, "look at the sender's settings") if kind == "sender_halted" else ""
+    mend = mend_of(switch.reason) if kind == "sender_halted" else ""
     if switch.scope.startswith(_BY_PERSON):
         mend = f"`sendonce stop {_option(switch.scope.removeprefix(_BY_PERSON))} --off`"
     return Stop(switch.scope, kind, switch.reason, switch.since, switch.until_at, mend)

@@ -23,7 +23,8 @@ from sendonce.failpoints import failpoint
 from sendonce.senders import mime
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
 
-_NEEDS_A_PERSON = {
+# Faults with a name of their own; every other one goes by the system's, `os_eio`.
+_REASONS = {
     errno.ENOSPC: "disk_full",
     errno.EDQUOT: "disk_quota",
     errno.EACCES: "no_permission",
@@ -42,6 +43,12 @@ class Outbox:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
+
+    @property
+    def identity(self) -> str:
+        """The name and a hash of the folder: in another folder nothing would be replaced."""
+        place = hashlib.sha256(os.fsencode(self.folder.absolute())).hexdigest()[:8]
+        return f"{self.name[:50]}/{place}"
 
     def prepare(self, request: Request) -> Prepared:
         """The mbox file's bytes. Unsendable for a letter with a header that could break out of its line."""
@@ -74,6 +81,8 @@ class Outbox:
                     ),
                     b"\n",
                 )
+            except (mime.NotAnAddress, mime.NotUnicode) as fault:
+                raise Unsendable(letter.ordinal, Outcome.RENDER_ERROR, str(fault)) from None
             except ValueError as fault:
                 raise Unsendable(letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, str(fault)) from None
         body = b"".join(pieces)
@@ -82,6 +91,8 @@ class Outbox:
     def send(self, prepared: Prepared, timeout_s: float) -> Reply:
         """Write the file. A failure before the rename proves that nothing is there; the rename is the acceptance.
 
+        Whatever fails before it is a fault of this machine's disk, path or limits, and never of a recipient: it halts
+        the sender until a person has mended it, and nobody's tries are spent.
         `timeout_s` is not used: a local file system either answers or holds the process itself.
         """
         path = self.path_of(prepared.request)
@@ -97,12 +108,7 @@ class Outbox:
         except OSError as fault:
             with suppress(OSError):
                 beside.unlink()
-            reason = _NEEDS_A_PERSON.get(fault.errno or 0)
-            return Reply(
-                Verdict.NOT_SENT,
-                reason or f"os_{errno.errorcode.get(fault.errno or 0, 'error').lower()}",
-                halts_sender=reason is not None,
-            )
+            return Reply(Verdict.NOT_SENT, _reason(fault), halts_sender=True)
         _sync_folder(path.parent)
         if failpoint("S5") == "drop_reply":
             return Reply(Verdict.UNKNOWN, "reply_lost")
@@ -119,14 +125,20 @@ class Outbox:
         """Nothing is kept open."""
 
 
+def _reason(fault: OSError) -> str:
+    """The fault for machines; `control.stops.mend_of` says to a person what to do about each."""
+    number = fault.errno or 0
+    return _REASONS.get(number) or f"os_{errno.errorcode.get(number, 'error').lower()}"
+
+
 def _sync_folder(folder: Path) -> None:
-    """Make the new name durable. A file system that cannot sync a folder still has the file."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
+    """Make the new name durable. Where that cannot be done, the file is there all the same."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
             os.fsync(handle)
-    finally:
-        os.close(handle)
+        finally:
+            os.close(handle)
 
 
 def _asctime(attempt_id: str) -> str:

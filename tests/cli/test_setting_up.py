@@ -135,6 +135,21 @@ def test_doctor_names_what_is_broken_and_the_mend(
 
 
 @pytest.mark.usefixtures("quick_checks")
+@pytest.mark.parametrize(("target", "words"), [("circle", "Too many levels"), ("nowhere", "No such file")])
+def test_doctor_says_of_an_outbox_behind_a_broken_link(
+    sendonce: Call, store: Store, folder: Path, target: str, words: str
+) -> None:
+    (folder / "circle").symlink_to(folder / target)
+    (folder / "sendonce.yaml").write_text("senders: {outbox: {adapter: outbox, path: circle/box}}")
+
+    answer = sendonce("doctor", "--json")
+
+    (found,) = [finding for finding in answer.json if finding["what"] == "disk of outbox"]
+    assert (answer.code, found["level"], found["mend"]) == (1, "fail", "choose another path")
+    assert words in found["found"]
+
+
+@pytest.mark.usefixtures("quick_checks")
 def test_doctor_warns_when_the_store_differs_from_the_settings(sendonce: Call, store: Store, folder: Path) -> None:
     (folder / "sendonce.yaml").write_text("lanes: {bulk: {batch_size: 7}}")
 

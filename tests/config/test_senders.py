@@ -137,3 +137,20 @@ def test_a_secret_that_cannot_be_had_is_named_without_its_value(
     assert said in message
     assert "canary" not in message
     assert "schl" not in message
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("x" * 256, "has a name of 256 bytes; a folder's name has at most 255"),
+        ("é" * 128, "has a name of 256 bytes"),
+        ("x/" * 2000, "is longer than 3585 bytes; choose a shorter path"),
+    ],
+)
+def test_an_outbox_that_no_disk_can_hold_is_refused(tmp_path: Path, path: str, problem: str) -> None:
+    assert problem in fault(tmp_path, f"adapter: outbox, path: {path}")
+
+
+def test_an_outbox_of_the_longest_name_is_taken(tmp_path: Path) -> None:
+    (sender,) = load_config(write(tmp_path, f"adapter: outbox, path: {'x' * 255}"), {}).senders.values()
+    assert sender.path.endswith("/" + "x" * 255)  # type: ignore[union-attr]

@@ -1,10 +1,12 @@
 """The outbox: whole files or none, the same request the same file, and honest words about failures."""
 
+import errno
 import mailbox
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from schemas.ids import attempt_id
 from schemas.letters import FormLetter, Letter, Letters, slot_key
 from schemas.outcomes import Outcome
+from sendonce.control.stops import mend_of
 from sendonce.senders.base import Request, Unsendable, Verdict
 from sendonce.senders.outbox import Outbox
 
@@ -85,6 +88,54 @@ def test_a_folder_that_cannot_be_written_is_not_sent_and_needs_a_person(tmp_path
     assert (reply.verdict, reply.reason, reply.halts_sender) == (Verdict.NOT_SENT, "not_a_folder", True)
 
 
+OURS = ["ENAMETOOLONG", "EFBIG", "EIO", "ELOOP", "EMFILE", "ENFILE", "ESTALE", "ENOENT", "ENXIO", "ETIMEDOUT"]
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("step", ["mkdir", "open", "fsync", "rename"])
+def test_a_fault_of_our_own_disk_halts_the_sender_and_refuses_nobody(
+    name: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that was too long made every recipient of a campaign `refused`."""
+
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(getattr(errno, name), "made to fail")
+
+    place = {"mkdir": "pathlib.Path.mkdir", "open": "builtins.open", "fsync": "os.fsync", "rename": "os.rename"}[step]
+    outbox = Outbox("outbox", tmp_path / "box")
+    prepared = outbox.prepare(request_of(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(place, fail)
+        reply = outbox.send(prepared, 5.0)
+    assert (reply.verdict, reply.reason, reply.halts_sender) == (Verdict.NOT_SENT, f"os_{name.lower()}", True)
+    assert mend_of(reply.reason) != mend_of("nothing that is known")
+    assert list(tmp_path.rglob("*mbox*")) == []
+    assert outbox.send(prepared, 5.0).verdict is Verdict.ACCEPTED
+
+
+def test_paths_that_cannot_stand_halt_the_sender(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path, reason in (("x" * 300, "os_enametoolong"), ("circle/box", "os_eloop")):
+        reply = send(Outbox("outbox", tmp_path / path), request_of(1))
+        assert (reply.verdict, reply.reason, reply.halts_sender) == (Verdict.NOT_SENT, reason, True)
+
+
+def test_the_longest_name_of_a_campaign_makes_a_file(tmp_path: Path) -> None:
+    request = replace(request_of(1), campaign_id="c" * 100, batch_no=10**9)
+    assert send(Outbox("outbox", tmp_path), request).verdict is Verdict.ACCEPTED
+
+
+def test_letters_whose_folder_cannot_be_synced_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files after the rename: the letters stand, and a fault would make a doubt of them."""
+
+    def fail(*args: object) -> int:
+        raise OSError(errno.EMFILE, "made to fail")
+
+    prepared = (outbox := Outbox("outbox", tmp_path)).prepare(request_of(1))
+    monkeypatch.setattr("os.open", fail)
+    assert outbox.send(prepared, 5.0).verdict is Verdict.ACCEPTED
+
+
 def test_a_full_disk_is_not_sent_and_leaves_no_file(tmp_path: Path) -> None:
     """A limit on file size stands in for a full disk: the write itself fails, in a process of its own."""
     script = (
@@ -92,12 +143,12 @@ def test_a_full_disk_is_not_sent_and_leaves_no_file(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
         "from pathlib import Path; from tests.senders.test_outbox import *\n"
         "reply = send(Outbox('outbox', Path(sys.argv[1])), request_of(50))\n"
-        "print(reply.verdict.value, reply.reason)\n"
+        "print(reply.verdict.value, reply.reason, reply.halts_sender)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.split()[0] == "not_sent"
+    assert done.stdout.split() == ["not_sent", "os_efbig", "True"]
     assert list(tmp_path.rglob("*mbox*")) == []
 
 
