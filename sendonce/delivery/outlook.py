@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign
 from sendonce.control.stops import Stop, stops_of
-from sendonce.delivery import batches
+from sendonce.delivery import batches, limits
 from sendonce.delivery.lanes import RunningLane
-from sendonce.delivery.planner import lane_campaigns, open_batches
+from sendonce.delivery.planner import lane_campaigns, limit_waiters, open_batches
 from sendonce.delivery.protocol import may_ask_again
 from sendonce.stores.base import ANY_SHARD, Reader
 
@@ -34,18 +34,19 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
     due: list[datetime] = []
     waits: set[str] = set()
     for lane in lanes:
+        passes = limits.outlook(reader, limits.limits_of(reader, lane.terms.scopes), lane.terms.times.window_s, now)
         stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
             counts = reader.tally(Batch, ANY_SHARD, campaign.campaign_id, sums=("n_open", "n_in_doubt"))
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
-            moments, reasons = _moments(reader, lane, campaign, now, stops)
+            moments, reasons = _moments(reader, lane, campaign, now, stops, limits_pass=passes is None or passes > 0)
             due += moments
             waits |= reasons
     return Left(unfinished, min(due, default=None), tuple(sorted(waits)))
 
 
 def _moments(
-    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, stops: Sequence[Stop]
+    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, stops: Sequence[Stop], *, limits_pass: bool
 ) -> tuple[list[datetime], set[str]]:
     """When batches of a campaign come due, and why others do not."""
     campaign_id = campaign.campaign_id
@@ -74,6 +75,8 @@ def _moments(
     else:
         due += [batch.visible_at or now for batch in queued]
         due += [pending] if pending else []
+        if pending and pending > now and limits_pass and limit_waiters(reader, lane.terms, campaign_id, now):
+            due.append(now)
     if campaign.state == "cancelling" and (pending or queued):
         due.append(now)
     return due, waits

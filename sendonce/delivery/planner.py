@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, groupby
 
@@ -17,6 +17,8 @@ from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
 # Batches marked in one transaction: enough to be cheap, few enough not to hold up claims.
 MARKED_AT_ONCE = 32
+# Batches that are due later, looked at for those that only wait for a limit.
+LATER_LOOKED_AT = 256
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,12 @@ def _candidates(reader: Reader, terms: Terms, window: int) -> list[Candidate]:
         return []
     campaigns = lane_campaigns(reader, terms.lane)
     doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
-    due = [_due(reader, campaign, now, window) for campaign in campaigns if campaign.state == "running"]
+    running = [campaign for campaign in campaigns if campaign.state == "running"]
+    due = [_due(reader, campaign, now, window) for campaign in running]
+    freed = [_freed(reader, terms, campaign, now) for campaign in running]
     chosen: list[Candidate] = []
     total = 0
-    for candidate in chain(_in_turn(doubts), _in_turn(due)):
+    for candidate in chain(_in_turn(doubts), _in_turn(due), _in_turn(freed)):
         if total >= window:
             break
         chosen.append(candidate)
@@ -95,6 +99,24 @@ def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iter
     )
     for batch in due:
         yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+
+
+def _freed(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
+    for batch in limit_waiters(reader, terms, campaign.campaign_id, now):
+        yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+
+
+def limit_waiters(reader: Reader, terms: Terms, campaign_id: str, now: datetime) -> list[Batch]:
+    """Batches that a limit sent away for longer than the lane's window.
+
+    Their due time is what the limit said then. It may have been raised or removed since, so when the limits pass
+    something now they are worth a claim.
+    """
+    soon = now + timedelta(seconds=terms.times.window_s)
+    later = reader.scan(
+        Batch, ANY_SHARD, campaign_id, batches.PENDING, index="batches_open", after=soon, limit=LATER_LOOKED_AT
+    )
+    return [batch for batch in later if batch.wait_reason == "limit"]
 
 
 def _doubts(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:

@@ -83,7 +83,7 @@ def keep(tx: Tx, reference: Reference, visibility_s: float) -> bool:
 
 def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:
     if batch.state == batches.PENDING:
-        return batch.due_at <= now
+        return batch.due_at <= now or batch.wait_reason == "limit"
     if batch.state == batches.QUEUED:
         return batch.visible_at is not None and batch.visible_at <= now
     if batch.state == batches.IN_DOUBT:

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.letters import FormLetter, Letter, Letters, dump
 from schemas.outcomes import Outcome
-from schemas.tables import Decision, Suppression, Switch
+from schemas.tables import Decision, Limit, Permit, Suppression, Switch
 from sendonce.delivery import protocol
 from sendonce.delivery.requests import next_letters
 from sendonce.delivery.resolver import decide
@@ -438,3 +438,65 @@ def test_letters_without_a_form_share_an_intent_only_a_few_at_a_time() -> None:
     few = Capabilities(recipients=1000, mixes_forms=False, whole=3)
     assert [letter.ordinal for letter in next_letters(rendered, range(10), few, 1000)] == [0, 2, 4]
     assert [letter.ordinal for letter in next_letters(rendered, range(1, 10), few, 1000)] == [1, 3, 5, 7, 9]
+
+
+def test_a_doubt_stays_where_its_first_try_is_known(world: World) -> None:
+    """Found with an outbox whose folder was changed: the repeat went to the new one, and everybody got two letters."""
+    world.campaign([2])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0, 1))], **IDEMPOTENT))
+    world.pass_s(1)
+    elsewhere = replace(AGAIN, provider="another place")
+    assert world.plan(elsewhere) == []
+    world.sweep(elsewhere)
+    assert (world.kinds(), world.batch().state) == ("dd", "held")
+
+
+def test_a_doubt_larger_than_a_lowered_rate_goes_through_in_debt(world: World) -> None:
+    world.campaign([10])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
+    world.limit(Limit("lane:bulk", "rate", "rate", per_s=2.0, burst=2))
+    world.pass_s(1)
+    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
+    assert world.kinds() == "a" * 10
+    (limit,) = world.store.read(lambda reader: reader.scan(Limit, "lane:bulk"))
+    assert limit.level == -8.0
+
+
+def test_a_doubt_larger_than_a_lowered_cap_is_left_to_the_next_rung(world: World) -> None:
+    world.campaign([10])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
+    world.limit(Limit("lane:bulk", "cap:60", "cap", most=5, window_s=60.0))
+    world.pass_s(1)
+    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
+    assert (world.kinds(), world.batch().wait_reason) == ("d" * 10, "over_limit")
+    world.sweep(AGAIN)
+    assert world.batch().state == "held"
+
+
+def test_a_repeat_under_a_cap_is_counted_once(world: World) -> None:
+    world.campaign([10])
+    world.limit(Limit("lane:bulk", "cap:86400", "cap", most=15, window_s=86400.0))
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
+    world.pass_s(1)
+    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
+    assert world.kinds() == "a" * 10
+    permits = world.store.read(lambda reader: reader.scan(Permit, "lane:bulk"))
+    assert [permit.n for permit in permits] == [10]
+
+
+def test_a_request_that_its_owner_dropped_as_late_spends_no_try(world: World) -> None:
+    """Found with a slow store: twelve late permits in a row refused everybody as exhausted; nothing was ever sent."""
+    world.campaign([2])
+    owner = world.owner(world.sender())
+    commits = owner._store.transact
+
+    def slow(work, *, tag):  # type: ignore[no-untyped-def]
+        turn = commits(work, tag=tag)
+        world.own_skew_s += 3.0 if tag == "claim" else 0.0
+        return turn
+
+    owner._store = _With(owner._store, transact=slow)
+    for _ in range(TERMS.most_tries + 2):
+        owner.deliver(world.render(world.plan_one()))
+        world.pass_s(1)
+    assert (world.kinds(), world.batch().tries) == ("oo", 0)

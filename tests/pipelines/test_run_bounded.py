@@ -5,8 +5,12 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from schemas.elements import TriggerMessage
 from schemas.tables import Job
+from sendonce.control.campaigns import resume
+from sendonce.delivery import letters
 from tests.pipelines.shop import TEMPLATE, Shop, people
 
 
@@ -194,3 +198,47 @@ def test_a_full_outbox_halts_its_sender_spends_no_try_and_loses_nobody(shop: Sho
     (shop.folder / "outbox").unlink()
     assert shop.run().ended == "done"
     assert len(shop.letters()) == 3
+
+
+def test_a_poison_template_stops_its_own_campaign_only(shop: Shop) -> None:
+    """A letter that no encoding can carry, for everybody: neighbours are sent, nobody is lost, no run dies of it."""
+    shop.campaign("poison", people(3), files={**TEMPLATE, "body.txt.j2": 'Dear {{ name }} {{ "\\ud800" }}'})
+    shop.campaign("whole", people(3, first=10))
+    shop.run()
+    assert shop.state("whole")[0] == "completed"
+    assert set(shop.outcomes("poison").values()) <= {"render.error", "open"}
+    assert len(shop.letters()) == 3
+
+
+def test_a_fault_that_nobody_foresaw_halts_its_campaign_and_tells_no_data(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = letters.render_batch
+
+    def fail(compiled, addressees, **more):  # type: ignore[no-untyped-def]
+        if more["campaign_id"] == "spring":
+            raise RuntimeError("ann@one.example")
+        return real(compiled, addressees, **more)
+
+    monkeypatch.setattr(letters, "render_batch", fail)
+    shop.campaign("spring", people(3))
+    shop.campaign("whole", people(3, first=10))
+    report = shop.run()
+    state, reason = shop.state("spring")
+    assert (state, report.waits_for) == ("halted", ("halted",))
+    assert "RuntimeError" in (reason or "")
+    assert "@" not in (reason or "")
+    assert shop.state("whole")[0] == "completed"
+    monkeypatch.undo()
+    resume(shop.store, "spring", "test")
+    assert shop.run().ended == "done"
+    assert len(shop.letters()) == 6
+
+
+def test_a_higher_cap_frees_those_who_wait_for_the_old_one(shop: Shop) -> None:
+    shop.configure(limits=[{"cap": "10/day"}])
+    shop.campaign("spring", people(25))
+    assert shop.run(once=True).unfinished == 15
+    shop.configure(limits=[{"cap": "1000/day"}])
+    assert shop.run().ended == "done"
+    assert len(shop.letters()) == 25
