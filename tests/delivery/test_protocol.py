@@ -4,20 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.letters import FormLetter, Letter, Letters, dump
+from schemas.letters import FormLetter, Letter, Letters
 from schemas.outcomes import Outcome
-from schemas.tables import Decision, Limit, Permit, Suppression, Switch
+from schemas.tables import Suppression, Switch
 from sendonce.delivery import protocol
 from sendonce.delivery.requests import next_letters
-from sendonce.delivery.resolver import decide
 from sendonce.delivery.terms import Move
 from sendonce.senders.base import Capabilities, Reply, Verdict
-from sendonce.stores.base import StoreUnavailable
+from tests.delivery.faulty import With, losing_replies
 from tests.delivery.world import TERMS, World
 from tests.fakes import Scripted
-
-IDEMPOTENT = {"idempotency_window_s": 3600.0}
-AGAIN = replace(TERMS, asks_again_s=3600.0)
 
 
 def test_a_batch_goes_from_pending_to_done_in_two_transactions_and_one_request(world: World) -> None:
@@ -94,13 +90,6 @@ def test_a_provider_with_small_calls_gets_several_each_with_its_own_intent(world
     assert len({attempt.attempt_id for attempt in world.attempts()}) == 3
 
 
-def test_an_unknown_verdict_leaves_only_its_request_in_doubt(world: World) -> None:
-    world.campaign([5])
-    unknown = Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(2, 3))
-    world.deliver(world.sender([Scripted(Reply(Verdict.ACCEPTED)), unknown], recipients=2))
-    assert (world.kinds(), world.batch().state) == ("aaddo", "in_doubt")
-
-
 def test_what_was_not_sent_goes_again_and_spends_a_try(world: World) -> None:
     world.campaign([2])
     world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))]))
@@ -144,121 +133,6 @@ def test_a_sender_that_needs_a_person_halts_and_nothing_more_is_planned(world: W
     assert world.plan() == []
 
 
-def test_an_expired_lease_means_in_doubt_never_send_again(world: World) -> None:
-    """Killed between intent and verdict: nobody knows, so nobody guesses."""
-    world.campaign([3])
-    killed = Scripted(Reply(Verdict.ACCEPTED), before=_die)
-    with pytest.raises(Killed):
-        world.deliver(world.sender([killed]))
-    world.pass_s(TERMS.times.lease_s - 1)
-    assert world.sweep().expired == 0
-    world.pass_s(2)
-    assert world.sweep().expired == 1
-    assert (world.kinds(), world.batch().state) == ("ddd", "held")
-    world.pass_s(1000)
-    assert world.plan() == []
-
-
-def test_a_doubt_at_a_provider_that_deduplicates_is_asked_again_byte_for_byte(world: World) -> None:
-    world.campaign([3])
-    killed = Scripted(Reply(Verdict.ACCEPTED), after=_die)
-    with pytest.raises(Killed):
-        world.deliver(world.sender([killed], recipients=2, **IDEMPOTENT))
-    world.pass_s(TERMS.times.lease_s + 1)
-    world.sweep(AGAIN)
-    assert world.kinds() == "ddo"
-    world.deliver(world.sender(recipients=2, **IDEMPOTENT), worker="w2")
-    assert (world.kinds(), world.batch().state) == ("aaa", "done")
-    first, again, rest = [action for action in world.log.actions if action.what == "called"]
-    assert (first.attempt_id, first.payload_hash) == (again.attempt_id, again.payload_hash)
-    assert rest.ordinals == (2,)
-    assert set(world.log.times_accepted().values()) == {1}
-
-
-def test_a_doubt_whose_bytes_changed_is_never_asked_again(world: World) -> None:
-    world.campaign([2])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.pass_s(1)
-    reference = world.plan_one(AGAIN)
-    letters = world.letters(reference)
-    changed = replace(letters, from_address="Other <other@shop.example>")
-    element = replace(world.render(reference), letters=dump(changed))
-    delivery = world.owner(world.sender(**IDEMPOTENT), AGAIN).deliver(element)
-    assert (delivery.reason, delivery.requests) == ("payload_changed", 0)
-    assert world.plan(AGAIN) == []
-    world.sweep(AGAIN)
-    assert world.batch().state == "held"
-
-
-def test_an_element_that_comes_again_after_a_doubt_does_not_touch_it(world: World) -> None:
-    """Found by the simulator (seed 297): a redelivered element repeated a request in doubt at a provider that does not
-
-    de-duplicate, and a second letter went out without a decision.
-    """
-    world.campaign([2])
-    element = world.render(world.plan_one())
-    owner = world.owner(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0, 1))]))
-    owner.deliver(element)
-    again = owner.deliver(element)
-    assert (again.move, again.requests, world.kinds()) == (Move.LOST, 0, "dd")
-    assert set(world.log.times_accepted().values()) == {1}
-
-
-def test_a_doubt_older_than_the_providers_window_is_not_asked_again(world: World) -> None:
-    world.campaign([2])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.pass_s(3600 - TERMS.times.request_timeout_s)
-    assert world.plan(AGAIN) == []
-    world.sweep(AGAIN)
-    assert world.batch().state == "held"
-
-
-def test_not_sent_says_nothing_about_the_first_try(world: World) -> None:
-    world.campaign([2])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.pass_s(1)
-    world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))], **IDEMPOTENT))
-    assert (world.kinds(), world.batch().state) == ("dd", "in_doubt")
-    assert len([action for action in world.log.actions if action.what == "called"]) == 2
-
-
-def test_a_fenced_owner_writes_nothing_but_evidence_which_settles_the_doubt(world: World) -> None:
-    """Paused after the provider accepted, past a take-over: the late verdict is proof, not an outcome."""
-    world.campaign([2])
-
-    def taken_over(_: object) -> None:
-        world.pass_s(TERMS.times.lease_s + 1)
-        world.sweep(in_doubt="assume")
-
-    delivery = world.deliver(world.sender([Scripted(Reply(Verdict.ACCEPTED), after=taken_over)]))
-    assert (delivery.move, delivery.reason) == (Move.LOST, "fenced")
-    assert (world.kinds(), world.batch().state) == ("dd", "in_doubt")
-    assert [attempt.evidence for attempt in world.attempts()] == [True]
-    assert world.sweep(in_doubt="assume").settled == 1
-    assert (world.kinds(), world.batch().state) == ("aa", "done")
-    assert world.store.read(lambda reader: reader.scan(Decision)) == []
-
-
-def test_a_late_refusal_proves_nothing_once_the_request_was_repeated(world: World) -> None:
-    """Found by the simulator: a call was refused, its repeat accepted with the reply lost, then the refusal came."""
-    world.campaign([1])
-
-    def repeated_meanwhile(_: object) -> None:
-        world.pass_s(TERMS.times.lease_s + 1)
-        world.sweep(AGAIN)
-        again = world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0,))], **IDEMPOTENT)
-        world.deliver(again, worker="w2")
-
-    fate = Scripted(Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED)), after=repeated_meanwhile)
-    delivery = world.deliver(world.sender([fate], **IDEMPOTENT))
-    assert delivery.reason == "fenced"
-    world.pass_s(1)
-    world.sweep(AGAIN)
-    assert (world.kinds(), world.batch().state) == ("d", "in_doubt")
-    world.deliver(world.sender(**IDEMPOTENT), worker="w3")
-    assert world.kinds() == "a"
-
-
 def test_an_owner_past_its_deadline_sends_nothing(world: World) -> None:
     """A pause between intent and request: the owner fences itself."""
     world.campaign([2])
@@ -273,7 +147,7 @@ def test_an_owner_past_its_deadline_sends_nothing(world: World) -> None:
             world.own_skew_s += TERMS.times.lease_s
         return turn
 
-    owner._store = _With(owner._store, transact=slow)
+    owner._store = With(owner._store, transact=slow)
     delivery = owner.deliver(element)
     assert world.log.actions == []
     assert (delivery.requests, world.kinds(), world.batch().state) == (0, "oo", "pending")
@@ -336,40 +210,12 @@ def test_an_expired_batch_is_refused_not_sent(world: World) -> None:
     assert (world.kinds(), world.batch().state, world.log.actions) == ("rr", "done", [])
 
 
-@pytest.mark.parametrize(("kind", "kinds", "state"), [("assume", "uu", "done"), ("resend", "oo", "pending")])
-def test_a_person_decides_a_held_doubt_once(world: World, kind: str, kinds: str, state: str) -> None:
-    world.campaign([2])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))]))
-    world.sweep()
-    batch = world.batch()
-    assert batch.state == "held"
-    for decision_id in ("one", "two"):
-        decide(world.store, world.key, batch, kind, "ann", "asked the provider", "rows", decision_id)
-    assert (world.kinds(), world.batch().state) == (kinds, state)
-    decisions = world.store.read(lambda reader: reader.scan(Decision))
-    assert sorted(decision.kind for decision in decisions) == sorted(["hold", kind])
-
-
-def test_a_campaign_is_completed_only_when_nothing_is_open_or_in_doubt(world: World) -> None:
-    world.campaign([1, 1])
-    world.deliver(world.sender())
-    world.sweep()
-    assert world.campaign_row().state == "running"
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))]))
-    world.sweep()
-    assert world.campaign_row().state == "running"
-    held = next(batch for batch in (world.batch(0), world.batch(1)) if batch.state == "held")
-    decide(world.store, world.key, held, "assume", "ann", "", "rows", "one")
-    world.sweep()
-    assert world.campaign_row().state == "completed"
-
-
 def test_a_claim_whose_commit_reply_was_lost_is_settled_by_reading_back(world: World) -> None:
     """The case alreadyexists-own-retry: our own token in the row means that we hold it."""
     world.campaign([2])
     reference = world.plan_one()
     owner = world.owner(world.sender())
-    owner._store = _With(owner._store, transact=_losing_replies(world, {"claim", "advance"}))
+    owner._store = With(owner._store, transact=losing_replies(world, {"claim", "advance"}))
     delivery = owner.deliver(world.render(reference))
     assert (delivery.requests, world.kinds(), world.batch().state) == (1, "aa", "done")
     assert set(world.log.times_accepted().values()) == {1}
@@ -397,39 +243,6 @@ def test_small_campaigns_take_turns_with_large_ones(world: World) -> None:
     assert sorted(planned) == ["small", "small", "spring", "spring"]
 
 
-class Killed(Exception):
-    """In place of a kill: nothing after it runs."""
-
-
-def _die(_: object) -> None:
-    raise Killed
-
-
-class _With:
-    """A store with one method replaced."""
-
-    def __init__(self, store: object, **replaced: object) -> None:
-        self._store = store
-        self.__dict__.update(replaced)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-
-def _losing_replies(world: World, tags: set[str]):  # type: ignore[no-untyped-def]
-    """Commits that are applied while their reply gets lost, once for each of these tags."""
-    left = set(tags)
-
-    def transact(work, *, tag):  # type: ignore[no-untyped-def]
-        result = world.store.transact(work, tag=tag)
-        if tag in left:
-            left.remove(tag)
-            raise StoreUnavailable("the reply was lost", maybe_applied=True)
-        return result
-
-    return transact
-
-
 def test_letters_without_a_form_share_an_intent_only_a_few_at_a_time() -> None:
     """Each is a call of its own: what a kill puts in doubt stays small."""
     form = FormLetter("px", 0, "Hi", "Dear all", "")
@@ -438,50 +251,6 @@ def test_letters_without_a_form_share_an_intent_only_a_few_at_a_time() -> None:
     few = Capabilities(recipients=1000, mixes_forms=False, whole=3)
     assert [letter.ordinal for letter in next_letters(rendered, range(10), few, 1000)] == [0, 2, 4]
     assert [letter.ordinal for letter in next_letters(rendered, range(1, 10), few, 1000)] == [1, 3, 5, 7, 9]
-
-
-def test_a_doubt_stays_where_its_first_try_is_known(world: World) -> None:
-    """Found with an outbox whose folder was changed: the repeat went to the new one, and everybody got two letters."""
-    world.campaign([2])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0, 1))], **IDEMPOTENT))
-    world.pass_s(1)
-    elsewhere = replace(AGAIN, provider="another place")
-    assert world.plan(elsewhere) == []
-    world.sweep(elsewhere)
-    assert (world.kinds(), world.batch().state) == ("dd", "held")
-
-
-def test_a_doubt_larger_than_a_lowered_rate_goes_through_in_debt(world: World) -> None:
-    world.campaign([10])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.limit(Limit("lane:bulk", "rate", "rate", per_s=2.0, burst=2))
-    world.pass_s(1)
-    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
-    assert world.kinds() == "a" * 10
-    (limit,) = world.store.read(lambda reader: reader.scan(Limit, "lane:bulk"))
-    assert limit.level == -8.0
-
-
-def test_a_doubt_larger_than_a_lowered_cap_is_left_to_the_next_rung(world: World) -> None:
-    world.campaign([10])
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.limit(Limit("lane:bulk", "cap:60", "cap", most=5, window_s=60.0))
-    world.pass_s(1)
-    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
-    assert (world.kinds(), world.batch().wait_reason) == ("d" * 10, "over_limit")
-    world.sweep(AGAIN)
-    assert world.batch().state == "held"
-
-
-def test_a_repeat_under_a_cap_is_counted_once(world: World) -> None:
-    world.campaign([10])
-    world.limit(Limit("lane:bulk", "cap:86400", "cap", most=15, window_s=86400.0))
-    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], **IDEMPOTENT))
-    world.pass_s(1)
-    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
-    assert world.kinds() == "a" * 10
-    permits = world.store.read(lambda reader: reader.scan(Permit, "lane:bulk"))
-    assert [permit.n for permit in permits] == [10]
 
 
 def test_a_request_that_its_owner_dropped_as_late_spends_no_try(world: World) -> None:
@@ -495,7 +264,7 @@ def test_a_request_that_its_owner_dropped_as_late_spends_no_try(world: World) ->
         world.own_skew_s += 3.0 if tag == "claim" else 0.0
         return turn
 
-    owner._store = _With(owner._store, transact=slow)
+    owner._store = With(owner._store, transact=slow)
     for _ in range(TERMS.most_tries + 2):
         owner.deliver(world.render(world.plan_one()))
         world.pass_s(1)
