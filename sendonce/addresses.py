@@ -6,6 +6,7 @@ accepts only what email-validator accepts, with the same result (a property test
 
 import re
 import unicodedata
+from email.utils import parseaddr
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -33,6 +34,14 @@ _INVISIBLE_EDGE: Final = (
 _IGNORABLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+# One address with or without a name: `"Doe, Jane" <jane@shop.example>`. A name without quotes has none of what would
+# start another address or a comment of its own.
+_NAMED: Final = re.compile(r'(?P<name>(?:"(?:[^"\\]|\\.)*+"|[^"<>@,;:\\])*+)<(?P<address>[^<>]*+)>\s*')
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_SPECIAL: Final = re.compile(r'[()<>@,:;".\[\]\\]')
+# What no header may hold: it ends a line somewhere, or is half a character.
+_NEVER_IN_A_HEADER: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 class Address(NamedTuple):
@@ -71,6 +80,39 @@ def normalise(raw: str) -> Address:
         ):
             return Address(f"{local}@{domain.lower()}", raw.lower())
     return _in_a_known_domain(raw) or checked_by_the_library(raw)
+
+
+def sender_address(raw: str) -> str:
+    """The one address in a `From` or `Reply-To`, with its name if it has one, as every sender can write it.
+
+    The name is what the text says, in quotes where it must be; the domain becomes an A-label in lower case. BadAddress
+    for anything but one address, for a character that breaks a line, and for a mailbox name that is not ASCII: a letter
+    from it is refused by every server without SMTPUTF8 (RFC 6531).
+    """
+    if not fits_a_header(raw):
+        raise BadAddress("holds a line break, a control character or half a character")
+    found = _NAMED.fullmatch(raw)
+    if found is None and set(raw) & set("<>,;: "):
+        raise BadAddress("is more than one address, or has a name that needs quotes")
+    wire = normalise(found["address"] if found else raw).wire
+    if needs_smtputf8(wire):
+        raise BadAddress("has letters beyond ASCII before the @-sign, which few servers take")
+    name = _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1", quoted[1]), found["name"]) if found else ""
+    name = re.sub(" +", " ", name).strip(" ")
+    address = f"{_as_a_name(name)} <{wire}>" if name else wire
+    if parseaddr(address) != (name, wire):
+        raise BadAddress("has a name that cannot be told from an address")
+    return address
+
+
+def fits_a_header(text: str) -> bool:
+    """Whether a text can stand on one line of a header. A no-break space and what joins emoji can."""
+    return text.isprintable() or not any(unicodedata.category(one) in _NEVER_IN_A_HEADER for one in text)
+
+
+def _as_a_name(name: str) -> str:
+    """A display name as RFC 5322 3.4 has it before an address."""
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"' if _SPECIAL.search(name) else name
 
 
 def checked_by_the_library(raw: str) -> Address:

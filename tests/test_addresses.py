@@ -10,7 +10,15 @@ from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, valida
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sendonce.addresses import Address, BadAddress, checked_by_the_library, needs_smtputf8, normalise
+from sendonce.addresses import (
+    Address,
+    BadAddress,
+    checked_by_the_library,
+    fits_a_header,
+    needs_smtputf8,
+    normalise,
+    sender_address,
+)
 
 CASES = Path(__file__).parent / "cases"
 
@@ -191,3 +199,50 @@ def test_what_is_refused_is_refused_by_email_validator(raw: str) -> None:
         if "encoded word" not in fault.reason:
             with pytest.raises(EmailNotValidError):
                 validate_email(raw, check_deliverability=False, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "written"),
+    [
+        ("Shop <news@shop.example>", "Shop <news@shop.example>"),
+        ("news@b\u00fccher.example", "news@xn--bcher-kva.example"),
+        ("Zo\u00eb  Lee <News@B\u00dcCHER.example>", "Zo\u00eb Lee <News@xn--bcher-kva.example>"),
+        ("Shop\u00a0Plus <news@shop.example>", "Shop\u00a0Plus <news@shop.example>"),
+        ("\U0001f469\u200d\U0001f680 Shop <news@shop.example>", "\U0001f469\u200d\U0001f680 Shop <news@shop.example>"),
+        ('"Doe, Jane" <jane@shop.example>', '"Doe, Jane" <jane@shop.example>'),
+        ('"Bob <bob@evil.example>" <news@shop.example>', '"Bob <bob@evil.example>" <news@shop.example>'),
+        ('"Ann \\"Ace\\" Lee" <news@shop.example>', '"Ann \\"Ace\\" Lee" <news@shop.example>'),
+        ("Shop (EU) <news@shop.example>", '"Shop (EU)" <news@shop.example>'),
+        ("<news@shop.example>", "news@shop.example"),
+    ],
+)
+def test_a_letter_is_from_one_address_written_as_every_server_takes_it(raw: str, written: str) -> None:
+    assert sender_address(raw) == written
+    assert sender_address(written) == written
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("x@y.example, z@y.example", "more than one address"),
+        ("Bob <bob@evil.example> <news@shop.example>", "more than one address"),
+        ("Doe, Jane <jane@shop.example>", "needs quotes"),
+        ("undisclosed: news@shop.example;", "more than one address"),
+        ("j\u00f6rg@shop.example", "beyond ASCII before the @-sign"),
+        ("Shop <news@shop.example>\r\nBcc: a@b.example", "line break"),
+        ("Shop\u2028x <news@shop.example>", "line break"),
+        ("Shop\ud800 <news@shop.example>", "half a character"),
+        ("Shop <news>", "no @-sign"),
+        ("Shop", "no @-sign"),
+    ],
+)
+def test_what_is_not_one_address_cannot_send(raw: str, reason: str) -> None:
+    with pytest.raises(BadAddress, match=reason):
+        sender_address(raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"), [("a\u00a0b\u200dc", True), ("a\tb", False), ("a\x85", False), ("\udfff", False)]
+)
+def test_a_header_takes_what_joins_and_nothing_that_breaks(text: str, fits: bool) -> None:
+    assert fits_a_header(text) is fits

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.utils import parseaddr
 from pathlib import Path
 from typing import Any, Final, Optional
 
 import orjson
 
 from schemas.tables import COMMIT_TIME, Campaign
-from sendonce.addresses import BadAddress, normalise
+from sendonce.addresses import BadAddress, sender_address
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
 from sendonce.control.suppressions import EVERYWHERE, checked_list
@@ -178,12 +177,9 @@ def _differences(there: Campaign, plan: Campaign, kept: dict[str, Any], identity
 
 
 def _checked_from(text: str) -> str:
-    """An address to send from, with or without a name, as it was given."""
+    """The address to send from, with or without a name, as senders write it."""
     try:
-        if not text.isprintable():
-            raise BadAddress("control characters")
-        normalise(parseaddr(text)[1])
-    except BadAddress:
+        return sender_address(text)
+    except BadAddress as fault:
         mend = 'write one address, like "Shop <news@shop.example>"'
-        raise LoadFault("the address to send from is no address", "", mend) from None
-    return text
+        raise LoadFault(f"the address to send from is no address ({fault.reason})", "", mend) from None

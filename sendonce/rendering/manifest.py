@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from sendonce.addresses import BadAddress, sender_address
 from sendonce.rendering.faults import TemplateFault
 from sendonce.rendering.values import EXPECTED, Kind, VariableFault, fitted
 
@@ -95,10 +96,13 @@ class Manifest(BaseModel):
 
     @field_validator("from_address", "reply_to")
     @classmethod
-    def _one_line(cls, value: str) -> str:
-        if value and ("@" not in value or not value.isprintable()):
-            raise ValueError('is no address; write name@example.com or "Shop <name@example.com>"')
-        return value
+    def _one_address(cls, value: str) -> str:
+        try:
+            return sender_address(value) if value else ""
+        except BadAddress as fault:
+            raise ValueError(
+                f'is no address to send from ({fault.reason}); write name@example.com or "Shop <name@example.com>"'
+            ) from None
 
     @field_validator("locales", mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from jinja2.runtime import Context
 
 from schemas.letters import FormLetter, Letter, Letters, Refusal
 from schemas.outcomes import Outcome
+from sendonce.addresses import fits_a_header
 from sendonce.rendering.compiled import Compiled, Parts, RenderStats, compile_template
 from sendonce.rendering.environment import DESK
 from sendonce.rendering.form_letters import (
@@ -52,7 +53,7 @@ def render_batch(
     `from_address` or `reply_to` with control characters.
     """
     for name, address in (("from", from_address), ("reply-to", reply_to)):
-        if not address.isprintable():
+        if not fits_a_header(address):
             raise ValueError(f"the {name} address holds a control character; write it on one line")
     pack = pack and compiled.packing and compiled.prefix not in from_address + reply_to
     batch = _Batch(compiled, campaign_id, pack)

@@ -13,12 +13,21 @@ from email.utils import format_datetime, formataddr, parseaddr
 from functools import lru_cache
 
 from schemas.ids import attempt_time_ms
+from sendonce.addresses import BadAddress, sender_address
 
 # RFC 5322 2.1.1: a line has at most 998 characters besides its end.
 LINE_MAX = 998
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SEPARATOR = re.compile(rb"^>*From ", re.MULTILINE)
+
+
+class NotAnAddress(ValueError):
+    """A From or Reply-To that is not one address: a fault of the settings, not of the letter."""
+
+
+class NotUnicode(ValueError):
+    """Text that no encoding takes."""
 
 
 def message(
@@ -37,8 +46,27 @@ def message(
     """A whole message with LF line ends, its last line ended.
 
     `to` is one address as it goes on the wire. `text` or `html` may be empty, not both. ValueError for a header value
-    with a control character: no message with a header of somebody else's making is ever built.
+    with a control character: no message with a header of somebody else's making is ever built. NotAnAddress for a
+    `from_address` or `reply_to` that is not one address; NotUnicode for half a surrogate pair. Both are ValueErrors.
     """
+    try:
+        return _message(from_address, reply_to, to, subject, text, html, message_id, attempt_id, extra, unsubscribe_url)
+    except UnicodeEncodeError:
+        raise NotUnicode("the letter holds half a surrogate pair, which cannot be written as UTF-8") from None
+
+
+def _message(
+    from_address: str,
+    reply_to: str,
+    to: str,
+    subject: str,
+    text: str,
+    html: str,
+    message_id: str,
+    attempt_id: str,
+    extra: tuple[tuple[str, str], ...],
+    unsubscribe_url: str,
+) -> bytes:
     lines = [
         _from_header("From", from_address),
         f"To: {_plain('To', to)}",
@@ -114,9 +142,10 @@ def _unstructured(name: str, value: str) -> str:
 @lru_cache(maxsize=256)
 def _from_header(name: str, address: str) -> str:
     """`Name <address>` with the name quoted or encoded (RFC 2047). The same few values recur for every letter."""
-    shown, plain = parseaddr(_plain(name, address))
-    if not plain:
-        raise ValueError(f"the header {name} has no address")
+    try:
+        shown, plain = parseaddr(sender_address(_plain(name, address)))
+    except BadAddress as fault:
+        raise NotAnAddress(f"the header {name} {fault.reason}") from None
     if shown.isascii() and "=?" not in shown:
         return f"{name}: {formataddr((shown, plain))}"
     return f"{name}: {Header(shown, 'utf-8', header_name=name).encode(linesep=chr(10))} <{plain}>"
@@ -124,7 +153,7 @@ def _from_header(name: str, address: str) -> str:
 
 @lru_cache(maxsize=256)
 def _domain(address: str) -> str:
-    return parseaddr(address)[1].rpartition("@")[2] or "localhost"
+    return parseaddr(sender_address(address))[1].rpartition("@")[2]
 
 
 @lru_cache(maxsize=256)

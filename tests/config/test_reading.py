@@ -92,7 +92,11 @@ def test_the_file_is_the_option_then_the_environment_then_the_one_in_the_folder(
         ("senders: {o: {adapter: pigeon}}", "senders.o.adapter: must be 'outbox' or 'sendgrid'"),
         ("senders: {o: {path: x}}", "senders.o.adapter: is missing"),
         ('from: "Shop <news>"', "from: must be one address"),
-        ('from: "a@b.example\\nBcc: c@d.example"', "from: must not hold line breaks"),
+        ('from: "a@b.example\\nBcc: c@d.example"', "from: must be one address"),
+        ('from: "x@y.example, z@y.example"', "is more than one address"),
+        ('from: "Bob <bob@evil.example> <news@shop.example>"', "is more than one address"),
+        ("from: j\u00f6rg@shop.example", "beyond ASCII before the @-sign"),
+        ("from: news@localhost", "from: must be one address"),
         ("unsubscribe: {base_url: http://shop.example/u}", "unsubscribe.base_url: must be an https address"),
         ("store: mysql://x", "line 1: store: must be a store URL, sqlite:///relative/path or sqlite:////absolute/path"),
         ("store: a\nstore: b", "line 2: store is set twice; keep one"),
@@ -145,3 +149,9 @@ def test_a_config_survives_being_written_and_read_as_json() -> None:
     config = load_config(None, {})
 
     assert Config.model_validate_json(config.model_dump_json(by_alias=True)) == config
+
+
+def test_the_address_to_send_from_is_kept_as_it_goes_out(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, 'from: "Zo\u00eb\u00a0Plus <news@b\u00fccher.example>"'), {})
+
+    assert config.from_address == "Zo\u00eb\u00a0Plus <news@xn--bcher-kva.example>"

@@ -95,6 +95,11 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused(loads: Loads, tmp_path: 
         ({"default_timezone": "Mars"}, "unknown default time zone 'Mars'"),
         ({"from_address": "Shop\r\nBcc: x@one.example"}, "the address to send from is no address"),
         ({"from_address": "Shop <news>"}, "the address to send from is no address"),
+        ({"from_address": "x@y.example, z@y.example"}, "the address to send from is no address .is more than one"),
+        (
+            {"from_address": "j\u00f6rg@shop.example"},
+            "the address to send from is no address .has letters beyond ASCII",
+        ),
         ({"campaign_id": "a/b"}, "'a/b' is no campaign id; a campaign id has 1 to 100 letters"),
     ],
 )

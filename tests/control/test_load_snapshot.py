@@ -463,3 +463,11 @@ def test_two_processes_that_load_one_campaign_at_once_make_one_snapshot(loads: L
     assert row is not None
     assert (row.state, row.recipients) == ("ready", 3000)
     assert len(recipients(loads.store, "spring")) == 3000
+
+
+def test_a_campaign_keeps_its_sender_as_it_goes_out(loads: Loads) -> None:
+    loads(HEADER + b"1,ann@one.example,en,UTC,{}\n", from_address="Zo\u00eb\u00a0Plus <news@b\u00fccher.example>")
+
+    kept = campaign(loads.store, "c1")
+    assert kept is not None
+    assert kept.from_address == "Zo\u00eb\u00a0Plus <news@xn--bcher-kva.example>"

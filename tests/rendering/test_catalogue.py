@@ -240,6 +240,8 @@ default_timezone: Europe/Paris
         ("variables: {recipient: text}", 1, "would hide a built-in name"),
         ("variables: {_x: text}", 1, "starts with an underscore"),
         ("from: nobody", 1, "is no address"),
+        ('from: "x@y.example, z@y.example"', 1, "is no address to send from (is more than one address"),
+        ("reply_to: j\u00f6rg@shop.example", 1, "reply_to: is no address to send from (has letters beyond ASCII"),
         ('from: "a@shop.example\\nBcc: b@shop.example"', 1, "is no address"),
     ],
 )

@@ -250,6 +250,13 @@ def test_encoded_newline_injection_stays_the_characters_it_is(pack: bool) -> Non
         assert texts == (f"{people[number]['name']}, your order", "Text", "")
 
 
+def test_a_senders_name_may_hold_a_no_break_space_and_joined_emoji() -> None:
+    name = "Shop\u00a0\U0001f469\u200d\U0001f680 <a@shop.example>"
+    compiled = compile_template(template())
+
+    assert render_batch(compiled, [], campaign_id="c", from_address=name, reply_to="").from_address == name
+
+
 def test_a_from_address_with_a_line_end_is_the_callers_mistake() -> None:
     compiled = compile_template(template())
     with pytest.raises(ValueError, match="from address holds a control character"):

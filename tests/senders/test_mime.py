@@ -7,7 +7,7 @@ from email.message import EmailMessage
 import pytest
 
 from schemas.ids import attempt_id
-from sendonce.senders.mime import LINE_MAX, message
+from sendonce.senders.mime import LINE_MAX, NotAnAddress, NotUnicode, message
 
 ATTEMPT = attempt_id(1_768_467_600_000, bytes(10))
 BASE = {
@@ -81,6 +81,29 @@ def test_a_header_with_a_control_character_makes_no_message(field: str, bad: str
     """The case crlf-injection."""
     with pytest.raises(ValueError, match="control character"):
         build(**{field: bad})
+
+
+def test_a_domain_beyond_ascii_goes_out_as_an_a_label() -> None:
+    """Campaigns keep the address that they were loaded with, however old."""
+    raw = build(from_address="Shop <news@b\u00fccher.example>", reply_to="help@b\u00fccher.example")
+
+    parsed = read(raw)
+    assert parsed["From"] == "Shop <news@xn--bcher-kva.example>"
+    assert parsed["Reply-To"] == "help@xn--bcher-kva.example"
+    assert parsed["Message-ID"].endswith("@xn--bcher-kva.example>")
+
+
+@pytest.mark.parametrize("address", ["j\u00f6rg@shop.example", "x@y.example, z@y.example", "Shop", "Shop <a@b>"])
+@pytest.mark.parametrize(("field", "header"), [("from_address", "From"), ("reply_to", "Reply-To")])
+def test_a_bad_address_is_called_that_and_not_a_control_character(field: str, header: str, address: str) -> None:
+    with pytest.raises(NotAnAddress, match=f"the header {header} "):
+        build(**{field: address})
+
+
+@pytest.mark.parametrize("field", ["subject", "text", "html"])
+def test_half_a_surrogate_pair_is_called_that_and_not_a_control_character(field: str) -> None:
+    with pytest.raises(NotUnicode, match="half a surrogate pair"):
+        build(**{field: "Hi \ud800"})
 
 
 @pytest.mark.parametrize("word", ["=?UTF-8?Q?=0A?=", "=?utf-8?b?CkJjYzog?=", "=?UTF-8?Q?Plain_caf=C3=A9?="])
