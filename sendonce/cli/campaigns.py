@@ -36,7 +36,7 @@ def submit(session: Session, campaign: str, yes: bool) -> None:
         if plan.real and not yes:
             _ask(plan)
     change = campaigns.submit(session.store, campaign, session.by)
-    hint = "`sendonce run` sends it; `sendonce status` shows how far it is."
+    hint = change.note or "`sendonce run` sends it; `sendonce status` shows how far it is."
     _tell(session, change, hint, {} if plan is None else {"plan": plan.as_json()})
 
 

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Final, Optional
 
 from schemas.tables import Campaign, Decision
+from sendonce.control.early_cancels import take_early_cancel
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import campaign_obstacle
 from sendonce.stores.base import Store, Tx
@@ -20,6 +21,9 @@ from sendonce.stores.base import Store, Tx
 LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
 COMPLETED, CANCELLING, CANCELLED = "completed", "cancelling", "cancelled"
 ENDED: Final = frozenset((COMPLETED, CANCELLED))
+
+
+_CALLED_OFF: Final = "a trigger cancelled it before it was loaded; load a new campaign to send"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ _CANCEL: Final = {
 
 def submit(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
     """ready → running. A campaign that was submitted before, even if paused since, is left as it is.
+
+    One whose cancel came before it was loaded is cancelled instead: `after` is `cancelling`, the note says why.
 
     UnknownCampaign; WrongState while it loads, and once it has ended; NotReady if its sender may not work from this
     store, or bulk letters would go out by a real sender without unsubscribe links.
@@ -102,11 +108,12 @@ def _move(
             return Change(
                 campaign_id, row.state, row.state, False, f"seq {seq} is not newer than {row.seq}, applied before"
             )
-        after = moves.get(row.state)
+        called_off = action == "submit" and row.state == READY and take_early_cancel(tx, campaign_id)
+        after = CANCELLING if called_off else moves.get(row.state)
         if after is None:
             raise WrongState(campaign_id, row.state, action)
         changed = after != row.state
-        if changed and action == "submit" and (obstacle := campaign_obstacle(tx, row)) is not None:
+        if after == RUNNING and changed and action == "submit" and (obstacle := campaign_obstacle(tx, row)) is not None:
             raise obstacle
         now = tx.now()
         if changed:
@@ -115,12 +122,14 @@ def _move(
             row = replace(
                 row, changed_at=now, changed_by=by, started_at=started, finished_at=ended, state_reason=reason
             )
-            if action == "cancel":
-                tx.put(Decision(_decision_id(action, campaign_id), campaign_id, action, now, by))
+            if action == "cancel" or called_off:
+                canceller = "trigger" if called_off else by
+                tx.put(Decision(_decision_id("cancel", campaign_id), campaign_id, "cancel", now, canceller))
         before, row = row.state, replace(row, state=after, seq=row.seq if seq is None else seq)
         if changed or seq is not None:
             tx.put(row)
-        return Change(campaign_id, before, after, changed, "" if changed else _already(after))
+        note = _CALLED_OFF if called_off else "" if changed else _already(after)
+        return Change(campaign_id, before, after, changed, note)
 
     return store.transact(work, tag=action)
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import jsonschema
 
-from sendonce.control.campaigns import Change, begin_cancel, pause, resume, submit
+from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, pause, resume, submit
+from sendonce.control.early_cancels import keep_early_cancel
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import NotReady
 from sendonce.control.strict_json import BadJson, parse
@@ -84,18 +85,31 @@ def _checked(value: Any) -> Trigger:
 
 
 def apply_trigger(store: Store, trigger: Trigger, by: str) -> Change:
-    """Do what a trigger says, once however often it comes.
+    """Do what a trigger says, once however often, in whatever order and however late it comes.
 
-    BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`.
+    What comes after a campaign has ended, or after its cancel, changes nothing: that is a late message and no fault of
+    whoever sent it, though the same call of a person is refused. A cancel before its campaign is kept, with the states
+    "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`.
     """
     try:
         return _ACTIONS[trigger.kind](store, trigger.campaign_id, by, seq=trigger.seq)
     except UnknownCampaign as fault:
-        raise BadTrigger("unknown_campaign", str(fault), trigger.campaign_id) from None
+        if trigger.kind != "cancel":
+            raise BadTrigger("unknown_campaign", str(fault), trigger.campaign_id) from None
+        return _keep(store, trigger, by)
     except WrongState as fault:
+        if fault.state in ENDED or fault.state == CANCELLING:
+            return Change(trigger.campaign_id, fault.state, fault.state, False, f"too late: it is {fault.state}")
         raise BadTrigger("wrong_state", str(fault), trigger.campaign_id) from None
     except NotReady as fault:
         raise BadTrigger(fault.reason, str(fault), trigger.campaign_id) from None
+
+
+def _keep(store: Store, cancel: Trigger, by: str) -> Change:
+    new = keep_early_cancel(store, cancel.campaign_id, cancel.seq)
+    if new is None:
+        return apply_trigger(store, cancel, by)
+    return Change(cancel.campaign_id, "none", "none", new, "kept: whoever starts the campaign cancels it")
 
 
 @cache

@@ -1,0 +1,76 @@
+"""Triggers that come late, again, or before what they speak of. A person's same call stays refused."""
+
+import pytest
+
+from schemas.tables import Decision
+from sendonce.control.campaigns import begin_cancel, pause, resume, submit
+from sendonce.control.faults import UnknownCampaign, WrongState
+from sendonce.control.triggers import BadTrigger, Trigger, apply_trigger
+from sendonce.stores.base import Store
+from tests.control.made import campaign_row, seal
+
+
+@pytest.mark.parametrize("kind", ["start", "pause", "resume", "cancel"])
+@pytest.mark.parametrize("state", ["completed", "cancelling", "cancelled"])
+def test_a_trigger_after_the_end_changes_nothing_and_is_no_fault(store: Store, state: str, kind: str) -> None:
+    """A start that was redelivered a week later became a dead letter."""
+    seal(store, "spring", [2], state=state)
+    before = campaign_row(store, "spring")
+
+    change = apply_trigger(store, Trigger(kind, "spring", None), "trigger")
+
+    assert (change.changed, change.after) == (False, state)
+    assert campaign_row(store, "spring") == before
+
+
+@pytest.mark.parametrize(("kind", "state"), [("pause", "ready"), ("resume", "ready"), ("start", "loading")])
+def test_a_trigger_before_its_time_is_still_a_fault(store: Store, kind: str, state: str) -> None:
+    seal(store, "spring", [2], state=state)
+
+    with pytest.raises(BadTrigger) as refused:
+        apply_trigger(store, Trigger(kind, "spring", None), "trigger")
+
+    assert refused.value.reason == "wrong_state"
+
+
+@pytest.mark.parametrize("seq", [None, 1, 9])
+def test_a_cancel_before_its_campaign_is_kept_and_wins_over_the_start(store: Store, seq: int | None) -> None:
+    """It became a dead letter, and the campaign that somebody had called off was sent."""
+    cancel = Trigger("cancel", "spring", 5)
+    kept = apply_trigger(store, cancel, "trigger")
+    again = apply_trigger(store, cancel, "trigger")
+    assert (kept.changed, again.changed) == (True, False)
+
+    seal(store, "spring", [2])
+    change = apply_trigger(store, Trigger("start", "spring", seq), "trigger")
+
+    assert (change.before, change.after, change.changed) == ("ready", "cancelling", True)
+    row = campaign_row(store, "spring")
+    assert (row.state, row.started_at) == ("cancelling", None)
+    (decision,) = store.read(lambda reader: reader.scan(Decision, "spring", index="decisions_by_campaign"))
+    assert (decision.kind, decision.by) == ("cancel", "trigger")
+    assert not apply_trigger(store, Trigger("start", "spring", None), "trigger").changed
+
+
+def test_a_person_who_starts_what_was_called_off_is_told(store: Store) -> None:
+    apply_trigger(store, Trigger("cancel", "spring", None), "trigger")
+    seal(store, "spring", [2])
+
+    assert "a trigger cancelled it before it was loaded" in submit(store, "spring", "ann").note
+    with pytest.raises(WrongState):
+        submit(store, "spring", "ann")
+
+
+def test_a_kept_cancel_is_for_its_campaign_alone(store: Store) -> None:
+    apply_trigger(store, Trigger("cancel", "spring", None), "trigger")
+    seal(store, "summer", [2])
+
+    assert submit(store, "summer", "ann").after == "running"
+
+
+@pytest.mark.parametrize("action", [submit, pause, resume, begin_cancel])
+def test_a_person_must_name_a_campaign_that_is_there(store: Store, action) -> None:  # type: ignore[no-untyped-def]
+    apply_trigger(store, Trigger("cancel", "spring", None), "trigger")
+
+    with pytest.raises(UnknownCampaign):
+        action(store, "spring", "ann")
