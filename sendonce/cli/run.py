@@ -20,7 +20,7 @@ _WAITS = {
     "held": "doubts wait for a person: `sendonce doubts list`",
     "in_doubt": "doubts wait for proof, or for their lane's policy: `sendonce doubts list`",
     "paused": "a campaign is paused: `sendonce resume CAMPAIGN`",
-    "halted": "a campaign is halted: `sendonce status` says why, `sendonce resume CAMPAIGN` goes on",
+    "halted": "a campaign is halted: `sendonce status CAMPAIGN` says why, and what to do",
     "sender_halted": "a sender is halted: `sendonce status` says why; once that is mended, `sendonce run` goes on",
     "stopped": "sending was stopped by a person",
 }

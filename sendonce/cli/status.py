@@ -201,7 +201,12 @@ def _hints(found: Status) -> list[str]:
     hints += [_stop_text(stop) for stop in found.stops]
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
-    if found.campaign.state in ("paused", "halted"):
+    if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":
+        hints.append(
+            "No letter can be made from the template that it was loaded with, so going on halts it again: "
+            f"`sendonce cancel {name}`, mend the template (`sendonce check`), load under a new id"
+        )
+    elif found.campaign.state in ("paused", "halted"):
         hints.append(f"`sendonce resume {name}` goes on")
     if batches["held"]:
         hints.append(f"{number(batches['held'])} batches wait for a person: `sendonce doubts list {name}`")

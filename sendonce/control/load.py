@@ -31,6 +31,7 @@ from sendonce.control.snapshots import BEAT_S, Sealed, Snapshot
 from sendonce.control.staging import Staging
 from sendonce.control.unsubscribe import newest_key
 from sendonce.rendering.catalogue import TemplateSource, to_row
+from sendonce.rendering.compiled import compile_template
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import store_key
 
@@ -62,14 +63,15 @@ def load(
     """Load a file into a new campaign and seal it: state `ready`, template pinned. The same again changes nothing.
 
     LoadFault: the file, an option or the campaign forbids it. LoadFailed: disk, folder, or another load took over.
-    TemplateFault for a broken manifest; StoreError from the store. After any of them, and after a kill, no snapshot is
-    there, and the same call starts over.
+    TemplateFault for a template from which no letter can be made; StoreError from the store. After any of them, and
+    after a kill, no snapshot is there, and the same call starts over.
     """
     started = time.monotonic()
     problem = campaign_id_problem(campaign_id)
     if problem:
         raise LoadFault(f"{campaign_id!r} is no campaign id", "", problem)
     plan = campaign_row(campaign_id, template, options, by)
+    compile_template(template)  # a sealed campaign keeps its template for good, so a broken one must never get there
     file = RecipientsFile(
         Path(path), FileOptions(options.format, options.delimiter, options.quote, options.encoding, options.column_map)
     )

@@ -69,6 +69,20 @@ class Compiled:
         self._parts: dict[str, Parts] = {}
         for locale in ("", *self.manifest.locales, *locales_in(self.source)):
             self.parts(locale)
+        for path in self.source.files:
+            if path.endswith(".j2"):
+                self._compile(path)
+
+    def _compile(self, path: str) -> None:
+        """A file compiled in an environment that compiles it anyway; text, for what is included by others."""
+        part = next((part for part in (SUBJECT, HTML) if path.endswith(part)), TEXT)
+        try:
+            self._environments[part].get_template(path)
+        except TemplateSyntaxError:
+            raise
+        except (SyntaxError, RecursionError, ValueError, MemoryError):
+            mend = "nest less, and write shorter numbers"
+            raise TemplateFault(self.source.name, path, 0, "cannot be compiled", mend) from None
 
     def parts(self, locale: str) -> Parts:
         """The parts for a locale. All are compiled by now: each file once per part, however many locales share it."""
@@ -108,6 +122,7 @@ _compiling = threading.Lock()
 def compile_template(source: TemplateSource) -> Compiled:
     """The template, checked by the allow-list, then compiled; once per process and content hash.
 
+    Every file is compiled, those that are included only for some recipients too: what this returns can be rendered.
     TemplateFault names the file, the line and the mend.
     """
     with _compiling:

@@ -64,6 +64,8 @@ _NAMED_AT: Final = {
     "map": ("filter", 0),
 }  # fmt: skip
 _RESERVED: Final = GLOBALS | {"self", "super", "loop", "caller", "lipsum", "varargs", "kwargs"}
+_CHARACTER_FORMAT: Final = re.compile(r"(?<!%)(?:%%)*%(\([^)]*\))?[-+ #0\d.*]*c")
+_HALF: Final = re.compile("[\ud800-\udfff]")
 _WIDE_FORMAT: Final = re.compile(r"%(\([^)]*\))?[-+ #0]*(\*|\d{4,}|\d*\.(\*|\d{4,}))")
 
 
@@ -153,12 +155,22 @@ class _Screening:
     def _judge_const(self, node: nodes.Const, loops: tuple[nodes.For, ...]) -> None:
         if isinstance(node.value, str) and _WIDE_FORMAT.search(node.value):
             self._refuse(node, "a format with a huge or computed width", "use widths below 1,000")
+        if isinstance(node.value, str) and _HALF.search(node.value):
+            self._refuse(node, "half a surrogate pair, which no letter can hold", "write the character itself")
         if isinstance(node.value, int | float) and not abs(node.value) < 1e30:
             self._refuse(node, "a number of more than 30 digits", "write a smaller one")
 
     def _judge_for(self, node: nodes.For, loops: tuple[nodes.For, ...]) -> None:
         if len(loops) >= MAX_NESTED_LOOPS:
             self._refuse(node, f"more than {MAX_NESTED_LOOPS} nested loops", "flatten the data")
+
+    def _judge_mod(self, node: nodes.Mod, loops: tuple[nodes.For, ...]) -> None:
+        self._judge_format(node, node.left)
+
+    def _judge_format(self, node: nodes.Node, text: nodes.Node | None) -> None:
+        """`'%c' % 55296` makes half a surrogate pair of a number."""
+        if isinstance(text, nodes.Const) and _CHARACTER_FORMAT.search(str(text.value)):
+            self._refuse(node, "the format %c, which makes a character of a number", "write the character itself")
 
     def _judge_name(self, node: nodes.Name, loops: tuple[nodes.For, ...]) -> None:
         if node.name.startswith("_"):
@@ -245,6 +257,8 @@ class _Screening:
         self._judge_known(node, "filter", FILTERS)
         if node.name == "format" and not isinstance(node.node, nodes.Const):
             self._refuse(node, "the filter format on something that is no literal text", "write '…%s…' | format(value)")
+        if node.name == "format":
+            self._judge_format(node, node.node)
         if node.name in _NAMED_AT:
             kind, place = _NAMED_AT[node.name]
             known = TESTS if kind == "test" else FILTERS

@@ -14,6 +14,7 @@ import pytest
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Decision
 from sendonce.control.status import campaign_status
+from sendonce.delivery.halting import halt_campaign
 from sendonce.stores.base import Store
 from tests.cli.conftest import Call
 from tests.control.made import batch_row, campaign_row, outcomes, seal
@@ -108,6 +109,18 @@ def test_status_for_people_fits_and_says_what_to_do(sendonce: Call, store: Store
     assert "No job is running: `sendonce run`" in answer.out
     assert "42.9 %  3 of 7" in answer.out
     assert "render.undefined_variable" in answer.out
+
+
+def test_a_campaign_whose_template_makes_no_letter_is_not_told_to_go_on(sendonce: Call, store: Store) -> None:
+    """It would halt again at once: its template is sealed with it."""
+    seal(store, "spring", [3], state="running")
+    halt_campaign(store, "spring", "template_fault")
+
+    said = " ".join(sendonce("status", "spring").out.split())
+
+    assert "resume" not in said
+    assert "`sendonce cancel spring`" in said
+    assert "load under a new id" in said
 
 
 def test_status_of_an_empty_store_is_a_wrong_call(sendonce: Call, store: Store) -> None:

@@ -21,6 +21,7 @@ from sendonce.control.campaigns import begin_cancel
 from sendonce.control.load import LoadFailed, LoadFault, LoadOptions, LoadProgress, load
 from sendonce.control.snapshots import Snapshot
 from sendonce.rendering.catalogue import source_of
+from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import Store, StoreRefused, Tx
 from sendonce.stores.opening import init_store, store_key
 from tests.control.lists import CASES, HEADER, TEMPLATE, Loads, batches, campaign, recipients
@@ -471,3 +472,35 @@ def test_a_campaign_keeps_its_sender_as_it_goes_out(loads: Loads) -> None:
     kept = campaign(loads.store, "c1")
     assert kept is not None
     assert kept.from_address == "Zo\u00eb\u00a0Plus <news@xn--bcher-kva.example>"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"body.txt.j2": "{{#if name}}Hi{{/if}}"}, "body.txt.j2, line 1: .*another template language"),
+        ({"body.html.j2": "<style>a {#b}</style>"}, "body.html.j2, line 1: .*opens a comment"),
+        ({"subject.j2": None}, "subject.j2: no such file"),
+        ({"body.txt.j2": None}, "neither a text nor an HTML part"),
+        ({"body.txt.j2": "{% include 'body.txt.j2' %}"}, "body.txt.j2, line 1: not allowed"),
+        ({"body.txt.j2": "{% include '../other/body.txt.j2' %}"}, "body.txt.j2, line 1: not allowed"),
+        ({"body.txt.j2": "{% block a %}{% endblock %}{% block a %}{% endblock %}"}, "body.txt.j2, line 1: .*twice"),
+        (
+            {"body.txt.j2": "{% if x %}{% include 'i.j2' %}{% endif %}", "i.j2": "{% block a %}1{% block a %}"},
+            "i.j2",
+        ),
+        ({"body.txt.j2": '{{ "\\ud800" }}'}, "line 1: not allowed: half a surrogate pair"),
+        ({"body.txt.j2": "{{ '%c' | format(55296) }}"}, "line 1: not allowed: the format %c"),
+        ({"body.txt.j2": "{{ '%05c' % 55296 }}"}, "line 1: not allowed: the format %c"),
+    ],
+)
+def test_a_template_that_makes_no_letter_is_never_pinned(
+    loads: Loads, changed: dict[str, str | None], words: str
+) -> None:
+    """A campaign that was sealed with one could only halt."""
+    files = {path: text for path, text in {**TEMPLATE.files, **changed}.items() if text is not None}
+
+    with pytest.raises(TemplateFault, match=words):
+        loads(HEADER + b"1,ann@one.example,en,UTC,{}\n", template=source_of("bad", files))
+
+    assert campaign(loads.store, "c1") is None
+    assert loads.store.read(lambda reader: reader.scan(TemplateContent)) == []
