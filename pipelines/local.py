@@ -20,6 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from pipelines.campaign import CampaignOptions, Ports, build
+from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from schemas.tables import Job
 from sendonce import __version__
@@ -162,16 +163,16 @@ class _Job:
         pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
         build(pipeline, options, ports)
         started_s = time.monotonic()
-        try:
-            pipeline.run().wait_until_finish()
-        except Exception as fault:
-            # The runner turns what a step raised into text; the step kept the original.
-            known = [kept for kept in failed if isinstance(kept, (StoreError, ConfigFault))]
-            if known:
-                raise known[0] from fault
-            raise
-        finally:
-            self._worker.keeper.drop_all()
+        with errors_kept_back() as beams_words:
+            try:
+                pipeline.run().wait_until_finish()
+            except Exception as fault:
+                # The runner turns what a step raised into text; the step kept the original.
+                known = [kept for kept in failed if isinstance(kept, (StoreError, ConfigFault))]
+                if known:
+                    beams_words.clear()
+                    raise known[0] from fault
+                raise
         self._measure(time.monotonic() - started_s)
 
     def _measure(self, seconds: float) -> None:
