@@ -14,6 +14,7 @@ from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, Change
 from sendonce.control.forecast import Forecast, forecast
 from sendonce.control.guards import campaign_obstacle
+from sendonce.control.status import running_jobs
 
 
 @click.command()
@@ -92,7 +93,10 @@ def pause(session: Session, campaign: str, reason: str | None) -> None:
 @with_session
 def resume(session: Session, campaign: str) -> None:
     """Go on with a paused or halted CAMPAIGN where it stopped."""
-    _tell(session, campaigns.resume(session.store, campaign, session.by), "A running job goes on with it.")
+    change = campaigns.resume(session.store, campaign, session.by)
+    lane = campaigns.get_campaign(session.store, campaign).priority
+    jobs = session.store.read(lambda reader: running_jobs(reader, lane, reader.now()))
+    _tell(session, change, "A running job goes on with it." if jobs else "`sendonce run` goes on with it.")
 
 
 @click.command()

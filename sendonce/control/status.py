@@ -123,7 +123,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         active_s=active_s,
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
-        jobs=_jobs(reader, campaign, now),
+        jobs=running_jobs(reader, campaign.priority, now),
         reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
@@ -141,10 +141,11 @@ def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:
     return min(firsts, default=None)
 
 
-def _jobs(reader: Reader, campaign: Campaign, now: datetime) -> int:
+def running_jobs(reader: Reader, lane: str, now: datetime) -> int:
+    """How many jobs serve a lane and were heard of lately."""
     alive = now - timedelta(seconds=JOB_SILENT_S)
     jobs = [job for job in reader.scan(Job) if job.state == "running" and job.heartbeat_at >= alive]
-    return sum(campaign.priority in job.lanes.split(",") for job in jobs)
+    return sum(lane in job.lanes.split(",") for job in jobs)
 
 
 def _iso(at: Optional[datetime]) -> Optional[str]:
