@@ -6,6 +6,7 @@ is called, so that `status` does not wait for pandas or Beam.
 
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit code. Everything foreseen ends in a message, not a traceback."""
     as_json = "--json" in arguments
+    _make_writable()
     try:
         cli.main(arguments, prog_name="sendonce", standalone_mode=False)
         sys.stdout.flush()
@@ -123,8 +125,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(as_json, f"Stopped. `sendonce {' '.join(arguments)}` goes on from here.", "stopped", FAILED)
     except BrokenPipeError:
-        # The reader has gone: nothing can be said, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return FAILED
     except Exception as fault:
         from sendonce.cli.faults import explain
@@ -133,6 +134,19 @@ def run(arguments: list[str]) -> int:
         if known is None:
             raise
         return _say(as_json, *known)
+
+
+def _make_writable() -> None:
+    """Standard streams that take whatever is said: somebody may have closed them, and paths need not be UTF-8."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _write_no_more() -> None:
+    """The reader has gone, or the disk is full: nothing can be said, and Python must not try at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(as_json: bool, message: str, reason: str, code: int) -> int:
@@ -146,5 +160,8 @@ def _answer(as_json: bool, message: str, reason: str, code: int) -> int:
         from sendonce.cli.output import print_json
 
         document: dict[str, Any] = {"error": {"reason": reason, "message": message}}
-        print_json(document)
+        try:
+            print_json(document)
+        except OSError:
+            _write_no_more()
     return code

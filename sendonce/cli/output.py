@@ -1,5 +1,6 @@
 """What people see: tables, bars, numbers in 80 columns, colour on a terminal only (NO_COLOR is kept by rich)."""
 
+import json
 import sys
 from datetime import datetime, timedelta
 from functools import cache
@@ -44,7 +45,11 @@ def err() -> Console:
 
 def print_json(document: Any) -> None:
     """The one JSON document of a command."""
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    except TypeError:  # a path that is not UTF-8; the standard library escapes what orjson refuses
+        text = json.dumps(document, indent=2, default=str)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

@@ -70,12 +70,15 @@ class OutboxSettings(_Sender):
     @classmethod
     def _can_stand(cls, path: str) -> str:
         """Refuses what no disk takes. What one disk may take and another not shows when it is written."""
-        size = max(map(len, path.encode("utf-8", "surrogateescape").split(b"/")))
+        try:
+            size = max(map(len, path.encode().split(b"/")))
+        except UnicodeEncodeError:
+            raise ValueError("must be UTF-8, which the name of this folder is not; choose another folder") from None
         if not path or "\x00" in path:
             raise ValueError("must be the path of a folder")
         if size > NAME_BYTES_MAX:
             raise ValueError(f"has a name of {size} bytes; a folder's name has at most {NAME_BYTES_MAX}")
-        if len(path.encode("utf-8", "surrogateescape")) > FOLDER_BYTES_MAX:
+        if len(path.encode()) > FOLDER_BYTES_MAX:
             raise ValueError(f"is longer than {FOLDER_BYTES_MAX} bytes; choose a shorter path")
         return path
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting
 from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, Lane, Unsubscribe
+from sendonce.config.yaml_nodes import endless
 
 DEFAULT_FILE: Final = "sendonce.yaml"
 Marks = dict[tuple[str | int, ...], int]
@@ -54,6 +55,11 @@ def _read(path: Path) -> tuple[dict[str, Any], Marks]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         marks: Marks = {}
         if node is not None:
+            if (found := endless(node)) is not None:
+                raise ConfigFault(
+                    f"{path}, line {found.start_mark.line + 1}: not usable YAML (an alias that repeats without end); "
+                    "write the values out"
+                )
             _mark(node, (), marks, path)
         raw = yaml.safe_load(text)
     except yaml.MarkedYAMLError as fault:
@@ -61,6 +67,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Marks]:
         raise ConfigFault(
             f"{path}, line {line}: not valid YAML ({fault.problem}); check indentation, colons and quotes"
         ) from None
+    except RecursionError:
+        raise ConfigFault(f"{path}: not usable YAML (nested too deeply); keep it flat, with plain values") from None
     except yaml.YAMLError:
         raise ConfigFault(
             f"{path}: not valid YAML (a character that YAML does not allow); save it as plain text"

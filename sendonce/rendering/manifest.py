@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sendonce.addresses import BadAddress, sender_address
+from sendonce.config.yaml_nodes import endless
 from sendonce.rendering.faults import TemplateFault
 from sendonce.rendering.values import EXPECTED, Kind, VariableFault, fitted
 
@@ -181,6 +182,9 @@ def parse_manifest(template: str, text: str) -> Manifest:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
+            if (found := endless(node)) is not None:
+                problem, line = "not usable YAML (an alias that repeats without end)", found.start_mark.line + 1
+                raise TemplateFault(template, MANIFEST, line, problem, "write the values out")
             _mark(node, (), marks)
         raw = yaml.safe_load(text)
     except yaml.YAMLError as fault:

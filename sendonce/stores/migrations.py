@@ -18,6 +18,14 @@ class Migration(NamedTuple):
 MIGRATIONS: Final[tuple[Migration, ...]] = ()
 
 
+def fact_number(name: str, value: bytes | str | int, path: Path) -> int:
+    """A whole number of the store's own, from `meta`. StoreRefused for one that is damaged."""
+    try:
+        return int(value)
+    except (ValueError, TypeError):
+        raise StoreRefused(f"store {path}: its {name} is damaged; restore the store from a backup") from None
+
+
 def check_version(found: int, path: Path) -> None:
     """StoreRefused unless the store at `path` has the schema version that this release works with."""
     check_not_newer(found, path)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from schemas.tables import SCHEMA_VERSION, Meta
 from sendonce.stores.base import Store, StoreRefused
 from sendonce.stores.ddl import sqlite_ddl
-from sendonce.stores.migrations import check_not_newer, check_version, next_step
+from sendonce.stores.migrations import check_not_newer, check_version, fact_number, next_step
 from sendonce.stores.sqlite import SQLiteStore, sqlite_path, utc_now
 from sendonce.stores.sqlite_connections import connected
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
@@ -174,7 +174,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
     if found is None:
         raise StoreRefused(f"store {path} has lost its schema_version; restore it from a backup")
-    return int(found[0])
+    return fact_number("schema_version", found[0], path)
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:

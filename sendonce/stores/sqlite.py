@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sendonce.stores.base import Reader, StoreRefused, Tx
-from sendonce.stores.migrations import check_version
+from sendonce.stores.migrations import check_version, fact_number
 from sendonce.stores.sqlite_codec import (
     Encoded,
     codec_of,
@@ -263,8 +263,11 @@ class SQLiteStore:
     def _kept_time(self, connection: sqlite3.Connection) -> int:
         """The time of the last commit. Checks that the schema is still ours: a newer release may have migrated it."""
         facts = dict(connection.execute(_FACTS_SQL).fetchall())
-        check_version(int(facts["schema_version"]), self.path)
-        return int(facts["clock"])
+        for name in ("schema_version", "clock"):
+            if name not in facts:
+                raise StoreRefused(f"store {self.path} has lost its {name}; restore it from a backup")
+        check_version(fact_number("schema_version", facts["schema_version"], self.path), self.path)
+        return fact_number("clock", facts["clock"], self.path)
 
     def _time(self, kept_micros: int, *, writing: bool) -> int:
         """Store time: the larger of the clock and what was shown before; of a writer, later than every commit's.

@@ -31,7 +31,7 @@ _SETUP: Final = (
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to an existing file, in autocommit mode, that never waits by itself."""
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?mode=rw",
+        f"file:{quote(os.fsencode(path))}?mode=rw",
         uri=True,
         timeout=0,
         isolation_level=None,

@@ -151,3 +151,21 @@ def test_python_m_is_the_command(folder: Path) -> None:
     done = process("-m", "sendonce.cli", "--version", cwd=folder)
 
     assert (done.returncode, done.stdout[:9]) == (0, "sendonce ")
+
+
+@pytest.mark.parametrize("arguments", ["list --json", "status nope --json", "list"])
+@pytest.mark.parametrize("closing", [">&-", ">&- 2>&-", ">/dev/full"])
+def test_a_command_that_cannot_answer_ends_without_a_traceback(
+    folder: Path, store: Store, arguments: str, closing: str
+) -> None:
+    """Somebody closed standard output before the command started, or its disk is full."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = f"{sys.executable} -m sendonce.cli {arguments} {closing}"
+
+    done = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.returncode in (0, 1, 2)
+    if "nope" in arguments:
+        assert done.returncode == 2

@@ -1,3 +1,5 @@
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,29 @@ def test_the_address_to_send_from_is_kept_as_it_goes_out(tmp_path: Path) -> None
     config = load_config(write(tmp_path, 'from: "Zo\u00eb\u00a0Plus <news@b\u00fccher.example>"'), {})
 
     assert config.from_address == "Zo\u00eb\u00a0Plus <news@xn--bcher-kva.example>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "store: &a [*a]",
+        "senders: &a {o: *a}",
+        "templates: &t [t, *t]",
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "\n".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 10)}]" for n in range(8)),
+    ],
+)
+def test_an_alias_without_end_is_a_fault_with_its_line(tmp_path: Path, text: str) -> None:
+    assert re.search(r"line \d+: not usable YAML \(an alias that repeats without end\)", fault(tmp_path, text))
+
+
+def test_settings_nested_too_deeply_are_a_fault(tmp_path: Path) -> None:
+    assert "nested too deeply" in fault(tmp_path, "a: " + "[" * 5000)
+
+
+def test_an_outbox_that_the_store_cannot_name_is_a_fault(tmp_path: Path) -> None:
+    """The store keeps settings as JSON, which holds UTF-8 only."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+
+    assert "senders.outbox.path: must be UTF-8" in fault(folder, "from: news@shop.example")

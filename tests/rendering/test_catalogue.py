@@ -239,6 +239,8 @@ default_timezone: Europe/Paris
         ("variables:\n  n: {default: a, required: true}", 2, "required and default exclude each other"),
         ("variables: {recipient: text}", 1, "would hide a built-in name"),
         ("variables: {_x: text}", 1, "starts with an underscore"),
+        ("variables:\n  x: {type: object, default: &d {a: *d}}", 2, "an alias that repeats without end"),
+        ("variables:\n  x: &x\n    example: *x", 2, "an alias that repeats without end"),
         ("from: nobody", 1, "is no address"),
         ('from: "x@y.example, z@y.example"', 1, "is no address to send from (is more than one address"),
         ("reply_to: j\u00f6rg@shop.example", 1, "reply_to: is no address to send from (has letters beyond ASCII"),

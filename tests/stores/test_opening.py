@@ -356,3 +356,38 @@ def test_a_store_that_has_lost_a_fact_says_so(url: str, path: Path, name: str) -
     read = store_key if name == "key" else store_environment
     with pytest.raises(StoreRefused, match=f"has lost its {name}; restore it from a backup"):
         read(open_store(url))
+
+
+# Damage, and odd places.
+
+
+@pytest.mark.parametrize("name", ["schema_version", "clock"])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE meta SET value = 'x' WHERE name = ?", "its {} is damaged; restore the store from a backup"),
+        ("UPDATE meta SET value = x'ff00' WHERE name = ?", "its {} is damaged; restore the store from a backup"),
+        ("DELETE FROM meta WHERE name = ?", "has lost its {}; restore it from a backup"),
+    ],
+)
+def test_a_damaged_number_of_the_stores_own_is_named_with_the_mend(
+    path: Path, url: str, name: str, damage: str, words: str
+) -> None:
+    init_store(url).close()
+    opened = open_store(url)
+    change(path, damage.replace("?", f"'{name}'"))
+
+    with pytest.raises(StoreRefused, match=words.format(name)):
+        store_key(opened)
+    opened.close()
+
+
+def test_a_store_lies_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 %41?#"))
+    folder.mkdir()
+
+    init_store(f"sqlite:///{folder}/store.db").close()
+
+    assert (folder / "store.db").stat().st_size > 0
+    assert [file.name for file in folder.iterdir() if file.suffix == ".db"] == ["store.db"]
+    open_store(f"sqlite:///{folder}/store.db").close()
