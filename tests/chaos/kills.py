@@ -19,6 +19,7 @@ NTH_ELSE = (1, 3)
 PATIENCE_S = {"S8": 20.0}
 PATIENCE_ELSE_S = 6.0
 RANDOM_AFTER_S = 3.0
+SHARE_MIN = 0.6
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,14 @@ def plan_kills(chance: random.Random, number: int) -> list[Kill]:
     return kills
 
 
+def must_hurry(left: int, total: int, kills_left: int, kills: int) -> bool:
+    """Whether the work runs out before the kills do: less than `SHARE_MIN` of its share is left for each.
+
+    On a busy machine a process needs longer to start or to reach its failpoint, and the others go on with the work.
+    """
+    return left * kills < SHARE_MIN * total * kills_left
+
+
 def _at_point(chance: random.Random, point: str) -> Kill:
     return Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))
 
@@ -83,13 +92,13 @@ class Worker:
     def was_killed(self) -> bool:
         return self.process.returncode == -signal.SIGKILL
 
-    def due(self) -> bool:
-        """Whether a kill from outside is due now."""
+    def due(self, *, hurry: bool) -> bool:
+        """Whether a kill from outside is due now; in a hurry, as soon as the process works."""
         if self.kill is None or self.at_work_since is None:
             return False
         point = self.kill.point
         after_s = PATIENCE_S.get(point, PATIENCE_ELSE_S) if point else self.kill.after_s
-        return time.monotonic() - self.at_work_since >= after_s
+        return hurry or time.monotonic() - self.at_work_since >= after_s
 
     def die(self) -> None:
         """kill -9, and wait until the process is gone."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.chaos import canary
 from tests.chaos.ground import Ground
-from tests.chaos.kills import Kill, Worker, plan_kills
+from tests.chaos.kills import Kill, Worker, must_hurry, plan_kills
 from tests.chaos.watch import Journal, OutboxWatch
 from tests.checker import Findings, judge
 from tests.evidence import read_sqlite
@@ -68,14 +68,16 @@ class Run:
             self._tell(now)
             if self._release(now):
                 continue
+            left = now["open"] + now["in_doubt"]
             for slot, worker in enumerate(self._workers):
+                hurry = must_hurry(left, now["total"], self._asked - len(self._done), self._asked)
                 if worker is None or not worker.alive:
                     self._workers[slot] = self._replace(worker, now)
                     continue
                 if worker.at_work_since is None and worker.process.pid in now["jobs"]:
                     worker.at_work_since = time.monotonic()
                 # A kill that finds nothing to do would prove nothing: it waits for work.
-                if worker.due() and now["unfinished"]:
+                if worker.due(hurry=hurry) and now["unfinished"]:
                     self._kill(worker)
                     self._workers[slot] = self._replace(worker, now)
             if len(self._problems) >= CRASHES_MAX or self._over(now):
@@ -107,10 +109,13 @@ class Run:
         worker.die()
 
     def _replace(self, worker: Worker | None, now: dict[str, Any]) -> Worker | None:
-        """What becomes of a slot whose process has gone: another process, or nothing when the work is over."""
+        """What becomes of a slot whose process has gone: another, or none if work is over or the last kills are due."""
         if worker is not None:
             self._account(worker)
         if not self._waiting and not now["running"]:
+            return None
+        if not self._plan and len(self._done) < self._asked:
+            # Who is not to die would eat up the work before those who are to die have found any.
             return None
         kill = self._plan.popleft() if self._plan else None
         self._started += 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos import canary
 from tests.chaos.ground import Ground, load_for
-from tests.chaos.kills import POINTS, Kill, plan_kills
+from tests.chaos.kills import POINTS, Kill, must_hurry, plan_kills
 from tests.chaos.watch import OutboxWatch
 
 
@@ -25,6 +25,15 @@ def test_kills_are_spread_evenly_over_the_failpoints_and_random_times() -> None:
 def test_a_seed_repeats_the_kills_and_another_does_not() -> None:
     assert plan_kills(random.Random(7), 30) == plan_kills(random.Random(7), 30)
     assert plan_kills(random.Random(7), 30) != plan_kills(random.Random(8), 30)
+
+
+@pytest.mark.parametrize(
+    ("left", "kills_left", "hurry"),
+    [(5000, 30, False), (3000, 18, False), (1700, 18, True), (90, 1, True), (90, 0, False)],
+)
+def test_kills_hurry_when_the_work_runs_out_before_them(left: int, kills_left: int, hurry: bool) -> None:
+    """On a busy machine everything had ended after 28 of 30 kills."""
+    assert must_hurry(left, 5000, kills_left, 30) is hurry
 
 
 @pytest.mark.parametrize(("recipients", "kills"), [(5000, 30), (1, 0), (1, 30), (300, 6), (100_000, 200)])
