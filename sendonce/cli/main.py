@@ -42,10 +42,12 @@ _COMMANDS: Final = {
         "outcome": ("sendonce.cli.outcomes:outcome", "What became of one recipient."),
         "export": ("sendonce.cli.outcomes:export", "Every recipient's outcome as CSV or NDJSON."),
         "doubts": ("sendonce.cli.doubts:doubts", "Requests whose fate is not known; decide them."),
+        "dead-letters": ("sendonce.cli.dead_letters:dead_letters", "What could not be processed, and why."),
     },
     "Letters": {
         "templates": ("sendonce.cli.templates:templates", "List templates; put them into the store."),
         "preview": ("sendonce.cli.preview:preview", "Write one letter to look at."),
+        "test-send": ("sendonce.cli.trial:test_send", "Send a test letter to an address of your own."),
         "check": ("sendonce.cli.templates:check", "Look for faults in a template."),
     },
     "Who gets nothing": {

@@ -142,13 +142,18 @@ class Shop:
         return self.store.read(lambda reader: reader.scan(DeadLetterRow))
 
     def letters(self) -> list[EmailMessage]:
-        """Every letter in the outbox, read as a mail reader would, in the order of files and places."""
-        parser = BytesParser(policy=email.policy.default)
-        return [
-            parser.parsebytes(bytes(raw))  # type: ignore[misc]
-            for path in sorted((self.folder / "outbox").rglob("*.mbox"))
-            for raw in mailbox.mbox(path, create=False)
-        ]
+        """Every letter in the outbox, in the order of files and places."""
+        return letters_in(self.folder / "outbox")
+
+
+def letters_in(outbox: Path) -> list[EmailMessage]:
+    """Every letter in an outbox, read as a mail reader would."""
+    parser = BytesParser(policy=email.policy.default)
+    return [
+        parser.parsebytes(bytes(raw))  # type: ignore[misc]
+        for path in sorted(outbox.rglob("*.mbox"))
+        for raw in mailbox.mbox(path, create=False)
+    ]
 
 
 def people(count: int, first: int = 1) -> list[dict[str, Any]]:
