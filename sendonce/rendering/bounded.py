@@ -7,7 +7,7 @@ grow is measured before it is made, everything made is charged to the letter's s
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from datetime import date, time
 from decimal import Decimal
 from typing import Any, Final
@@ -22,6 +22,12 @@ from markupsafe import Markup
 from sendonce.rendering import safety
 from sendonce.rendering.formats import FILTERS as FORMATS
 from sendonce.rendering.limits import INTEGER_BITS, MEMBERS, PART_BYTES, Sheet, TooLarge, weigh
+
+# One call of a filter reports nothing while it runs, so what it gets is bounded: about half a second for the slowest.
+LINKED_CHARACTERS: Final = 300_000
+WRAPPED_CHARACTERS: Final = 100_000
+# textwrap copies what is left of a long word for each line that it cuts off.
+WRAPPED_COPIES: Final = 1_000_000_000
 
 _WIDE: Final = re.compile(r"\*|\d{4,}")
 
@@ -75,6 +81,7 @@ def _metered(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         sheet: Sheet = context.environment.desk.sheet  # type: ignore[attr-defined]
         sheet.step()
         if measure is not None:
+            sheet.look()
             value = measure(value, *args, **kwargs)
         if passed is None:
             return sheet.charge(plain(value, *args, **kwargs))
@@ -128,7 +135,7 @@ def _measure_join(value: Any, d: Any = "", *_: Any, **__: Any) -> Any:
 def _measure_rows(value: Any, number: Any = 0, *_: Any, **__: Any) -> Any:
     if _whole(number) > MEMBERS:
         raise TooLarge
-    return value
+    return _measure_items(value)
 
 
 def _measure_format(value: Any, *_: Any, **__: Any) -> Any:
@@ -143,7 +150,23 @@ def _measure_json(value: Any, indent: Any = None) -> Any:
 
 
 def _measure_wrap(value: Any, width: Any = 79, break_long_words: Any = True, wrapstring: Any = None, *_: Any) -> Any:
-    _fits(len(str(value)) * (1 + _length(wrapstring)))
+    size = len(str(value))
+    _fits(size * (1 + _length(wrapstring)))
+    if size > WRAPPED_CHARACTERS or size * size > WRAPPED_COPIES * max(1, _whole(width)):
+        raise TooLarge
+    return value
+
+
+def _measure_links(value: Any, *_: Any, **__: Any) -> Any:
+    if len(str(value)) > LINKED_CHARACTERS:
+        raise TooLarge
+    return value
+
+
+def _measure_items(value: Any, *_: Any, **__: Any) -> Any:
+    """For filters that take each member by itself, of a text each character. What has no length was bounded before."""
+    if isinstance(value, Sized) and len(value) > MEMBERS:
+        raise TooLarge
     return value
 
 
@@ -154,9 +177,14 @@ _MEASURES: Final[Mapping[str, Callable[..., Any]]] = {
     "join": _measure_join,
     "batch": _measure_rows,
     "slice": _measure_rows,
+    "urlize": _measure_links,
     "format": _measure_format,
     "tojson": _measure_json,
     "wordwrap": _measure_wrap,
+    **dict.fromkeys(
+        ("groupby", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "sum", "unique"),
+        _measure_items,
+    ),
 }
 
 

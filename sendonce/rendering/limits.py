@@ -66,6 +66,11 @@ class Sheet:
         if not self._steps % _STEPS_BETWEEN_LOOKS and (self._steps >= STEPS or self._clock() > self._deadline):
             raise TooSlow
 
+    def look(self) -> None:
+        """TooSlow after LETTER_S of CPU time; before work that takes much longer than a look."""
+        if self._clock() > self._deadline:
+            raise TooSlow
+
     def charge(self, made: Any) -> Any:
         """Returns `made`, a text or a list that the template made; TooLarge once it has made too much."""
         if isinstance(made, str):

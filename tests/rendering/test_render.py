@@ -451,6 +451,43 @@ def test_the_size_limit_counts_bytes_and_is_exact(pack: bool) -> None:
     assert found[1] == Outcome.RENDER_TOO_LARGE
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "big | sort | length", "big | sort(attribute='a') | length", "big | unique | list | length",
+        "big | groupby('a') | length", "big | map('upper') | list | length", "big | select('string') | list | length",
+        "big | batch(3) | list | length", "big | wordwrap", "big | wordwrap(1)", "spaces | wordwrap(20)",
+        "lines | wordwrap(20)", "words | urlize", "spaces[:90000] | wordwrap(1)",
+    ],
+)  # fmt: skip
+def test_one_call_of_a_filter_takes_no_seconds(expression: str) -> None:
+    """A filter reports nothing while it runs: sort took 6 s of a text of 950 kB, where a letter has 1 s."""
+    size = 950_000
+    data = {"big": "a-" * (size // 2), "spaces": " " * size, "lines": "\n" * size, "words": "a " * (size // 2)}
+    compiled = Compiled(template(text="{{ " + expression + " }}"))
+
+    began = time.thread_time()
+    batch = render_batch(compiled, [person(0, data)], campaign_id="c", from_address="a@shop.example", reply_to="")
+
+    assert results(batch)[0] == Outcome.RENDER_TOO_LARGE
+    assert time.thread_time() - began < 0.8
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("words | sort | first", "aa"), ("words | unique | list | length", "2"), ("text | wordwrap(5)", "aa bb\ncc"),
+        ("long | wordwrap | length", "89999"), ("'see http://a.example' | urlize | length", "66"),
+    ],
+)  # fmt: skip
+def test_what_a_letter_needs_of_those_filters_is_let_through(expression: str, text: str) -> None:
+    data = {"words": ["bb", "aa", "bb"], "text": "aa bb cc", "long": "word " * 18_000}
+
+    found = results(render(template(text="{{ " + expression + " }}"), data))
+
+    assert found[0][1] == text
+
+
 def test_limits_hold_in_every_thread_and_neighbours_are_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STEPS", limits.STEPS // 10)
     slow = Compiled(template(text="{% for i in many %}{% for j in many %}{% endfor %}{% endfor %}"))
