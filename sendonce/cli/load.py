@@ -73,6 +73,7 @@ def load(
         from_address=from_address or manifest_of(source).from_address or session.config.from_address or None,
         unsubscribe_base_url=_unsubscribe(session, source, lane),
         list_name=checked_list(list_name) if list_name else "",
+        rejects_folder=session.rejects_folder,
     )
     with _Bar() as bar:
         report = load_campaign(

@@ -62,6 +62,13 @@ class Session:
         return shared_store(self.config.store)
 
     @property
+    def rejects_folder(self) -> Path:
+        """Where loads list the rows that they did not take: beside the store, wherever the command is called."""
+        from sendonce.stores.sqlite import sqlite_path
+
+        return sqlite_path(self.config.store).parent / "rejects"
+
+    @property
     def by(self) -> str:
         """Who is written down as the author of a change: user@host."""
         try:

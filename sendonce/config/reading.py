@@ -33,13 +33,14 @@ def load_config(path: Path | None, environ: Mapping[str, str], *, store: str | N
     ConfigFault names every problem with file, line and mend; nothing is half applied.
     """
     raw, marks = _read(path) if path else ({}, {})
+    given = ""
     raw = _anchored(raw, path.parent if path else Path())
     if chosen := store or environ.get("SENDONCE_STORE"):
-        raw["store"] = chosen
+        raw["store"], given = chosen, "--store" if store else "SENDONCE_STORE"
     try:
         return Config.model_validate(raw)
     except ValidationError as fault:
-        raise ConfigFault(*(_explain(error, path, marks) for error in fault.errors())) from None
+        raise ConfigFault(*(_explain(error, path, marks, given) for error in fault.errors())) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Marks]:
@@ -122,8 +123,10 @@ def _anchored_sender(sender: object, folder: Path) -> object:
     return {**sender, "path": os.path.abspath(folder / sender.get("path", DEFAULT_OUTBOX))}
 
 
-def _explain(error: Any, path: Path | None, marks: Marks) -> str:
+def _explain(error: Any, path: Path | None, marks: Marks, store_given: str) -> str:
     place = tuple(part for part in error["loc"] if part != "[key]")
+    if store_given and place == ("store",):
+        return f"{store_given}: {_problem(error, place, '')}"
     adapter = ""
     if place[:1] == ("senders",):
         if error["type"].startswith("union_tag"):

@@ -38,7 +38,7 @@ class UnknownRecipient(ControlFault):
     def __init__(self, campaign_id: str) -> None:
         super().__init__(
             f"campaign {campaign_id} has no recipient with that id; "
-            f"rows that were not taken are in .sendonce/rejects/{campaign_id}.ndjson"
+            f"rows that were not taken are in rejects/{campaign_id}.ndjson beside the store"
         )
 
 

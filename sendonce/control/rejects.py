@@ -1,4 +1,4 @@
-"""The rejects file of a load: `.sendonce/rejects/CAMPAIGN.ndjson`, one object per row that was not taken.
+"""The rejects file of a load: `rejects/CAMPAIGN.ndjson` beside the store, one object per row that was not taken.
 
 `{"line": 3, "column": "email", "reason": "bad_address", "detail": "no @-sign"}`: never the value, so that the file may
 be handed around. It appears whole or not at all.

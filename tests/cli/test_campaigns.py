@@ -176,7 +176,10 @@ def test_outcome_tells_one_recipients_story(sendonce: Call, store: Store) -> Non
 
     missing = sendonce("outcome", "spring", "nobody")
     assert missing.code == 2
-    assert "no recipient with that id; rows that were not taken are in .sendonce/rejects/spring.ndjson" in missing.err
+    assert (
+        "no recipient with that id; rows that were not taken are in rejects/spring.ndjson beside the store"
+        in missing.err
+    )
 
 
 def test_outcome_names_the_requests_that_carried_a_recipient(sendonce: Call, store: Store) -> None:

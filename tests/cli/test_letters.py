@@ -49,6 +49,20 @@ def loaded(sendonce: Call, store: Store, order: Path, people: str) -> str:
     return "spring"
 
 
+def test_rejects_lie_beside_the_store_wherever_load_is_called(
+    sendonce: Call, store: Store, order: Path, people: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    answer = sendonce("load", "spring", f"../{people}", "-t", "order", "--config", "../sendonce.yaml", "--json")
+
+    assert answer.code == 0
+    assert Path(answer.json["rejects_file"]).resolve() == (folder / ".sendonce/rejects/spring.ndjson").resolve()
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_load_seals_and_counts_and_the_same_again_changes_nothing(
     sendonce: Call, store: Store, order: Path, people: str, folder: Path
 ) -> None:

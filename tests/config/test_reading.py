@@ -183,3 +183,12 @@ def test_an_outbox_that_the_store_cannot_name_is_a_fault(tmp_path: Path) -> None
     folder.mkdir()
 
     assert "senders.outbox.path: must be UTF-8" in fault(folder, "from: news@shop.example")
+
+
+def test_a_bad_store_url_is_put_down_to_where_it_was_given(tmp_path: Path) -> None:
+    path = write(tmp_path, "from: news@shop.example")
+
+    with pytest.raises(ConfigFault, match=r"^--store: must be a store URL"):
+        load_config(path, {}, store="mysql://x")
+    with pytest.raises(ConfigFault, match=r"^SENDONCE_STORE: must be a store URL"):
+        load_config(path, {"SENDONCE_STORE": "mysql://x"})
