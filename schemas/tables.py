@@ -98,7 +98,10 @@ def table(
 @table("meta", key=("name",))
 @dataclass(frozen=True)
 class Meta:
-    """Facts about the store: `schema_version`, `key` (32 random bytes, never rotated), `environment`, `clock`."""
+    """Facts about the store: `schema_version`, `key` (32 random bytes, never rotated), `environment`, `clock`.
+
+    `unsubscribe_key:N` (from 1 on): a key that signs unsubscribe links; the highest signs new campaigns.
+    """
 
     name: Word
     value: Annotated[bytes, Size(1024)]
@@ -475,7 +478,7 @@ class Job:
 @table("settings", key=("kind", "name"))
 @dataclass(frozen=True)
 class Setting:
-    """Configuration that jobs read from the store: kind `lane` or `sender`, value JSON; references, never secrets."""
+    """Configuration that jobs read from the store: kind `lane`, `sender` or `guard`, value JSON; never secrets."""
 
     kind: Word
     name: Word
@@ -487,9 +490,9 @@ class Setting:
 @table("switches", key=("scope",))
 @dataclass(frozen=True)
 class Switch:
-    """What must not send now: `all`, `lane:NAME`, `sender:NAME`. kind: stopped (by a person), halted (credentials),
+    """What must not send now: `all`, `lane:NAME`, `sender:NAME`; a person's stop of one has `stop:` before it.
 
-    throttled (until `until_at`), open (circuit breaker). Every claim reads its own.
+    kind: stopped (by a person), halted (credentials), throttled (until `until_at`), open (circuit breaker). Every claim reads its own.
     """
 
     scope: Id

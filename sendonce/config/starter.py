@@ -3,7 +3,7 @@
 from typing import Final
 
 STARTER: Final = """\
-# Settings of Sendonce. After a change to lanes or senders: sendonce config apply
+# Settings of Sendonce. After a change to lanes, senders or guards: sendonce config apply
 # A command's option wins over the environment (SENDONCE_STORE, SENDONCE_CONFIG), that over this file.
 
 store: sqlite:///.sendonce/sendonce.db
@@ -14,7 +14,8 @@ from: "Example Shop <news@shop.example>"
 # Folders with your templates, one folder each. Those that ship (otp, receipt, newsletter) are found too.
 templates: [templates]
 
-# Unsubscribe links are this address and the message id. https, or http on this machine.
+# Unsubscribe links are this address and a token. https, or http on this machine. `sendonce web --unsubscribe` answers
+# them, behind a proxy that speaks TLS.
 unsubscribe:
   base_url: https://shop.example/u
 
@@ -27,6 +28,11 @@ senders:
 # A SendGrid account (install sendonce[sendgrid]); the key stays where it is, env:NAME or file:/path:
 #  mail: {adapter: sendgrid, api_key: env:SENDGRID_API_KEY, limits: [{rate: 500/s, burst: 1000}]}
 # Also: sandbox, categories, asm_group, ip_pool, click_tracking, open_tracking, send_after_s, batch_id, parallel.
+
+# A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
+#environment: production                               # the store must have been made for this
+#recipients_allowed: [qa@shop.example, "@test.example"] # nobody else gets a letter
+#redirect_all_to: qa@shop.example                      # every letter goes there
 
 # One lane per priority. Limits count recipients: {rate: 500/s, burst: 500}, {cap: 100000/day}, {cap: 10/5s}.
 # in_doubt, when nobody can tell whether a request was accepted: hold (for a person), assume (that it was, after

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from schemas.tables import SCHEMA_VERSION, Meta
 from sendonce.config import Config, ConfigFault, OutboxSettings, config_changes, lanes_in, senders_in
+from sendonce.control.guards import sender_obstacle
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import open_store, store_environment
 from sendonce.stores.sqlite import sqlite_path
@@ -187,6 +188,9 @@ def _lanes(store: Store) -> Iterator[Finding]:
         if lane.sender not in senders:
             mend = "add it under senders, then `sendonce config apply`"
             yield Finding("fail", f"lane {lane.name}", f"its sender {lane.sender} is not in the store", mend)
+    used = sorted({lane.sender for lane in lanes.values()})
+    obstacles = store.read(lambda reader: [(name, sender_obstacle(reader, name)) for name in used])
+    yield from (_from_text(f"sender {name}", problem) for name, problem in obstacles if problem)
     broken = [problem for lane in lanes.values() for problem in check_times(lane.all_times(), lane.name)]
     for problem in broken:
         yield Finding("fail", "times", problem, "change the lane's times in sendonce.yaml")

@@ -105,6 +105,18 @@ def test_the_environment_of_the_settings_makes_the_store_and_is_held_against_it(
     assert "the settings are for test" in answer.err
 
 
+def test_doctor_names_a_real_sender_that_may_not_work(
+    sendonce: Call, real: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sendonce.rendering.catalogue.template_names", lambda folders: [])
+    (folder / "sendonce.yaml").write_text(MAIL)
+    sendonce("config", "apply")
+    answer = sendonce("doctor", "--json")
+    failed = [finding for finding in answer.json if finding["level"] == "fail"]
+    assert [finding["what"] for finding in failed] == ["sender mail"]
+    assert "`sendonce init --environment production`" in failed[0]["mend"]
+
+
 @pytest.mark.parametrize("scope", [("--all",), ("--lane", "bulk"), ("--sender", "outbox")], ids=" ".join)
 def test_a_stop_shows_in_status_and_ends_with_off(sendonce: Call, store: Store, scope: tuple[str, ...]) -> None:
     seal(store, "spring", [3], state="running")
