@@ -29,7 +29,7 @@ from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.stores.base import StoreError, StoreUnavailable, Tx
-from transforms.worker import Worker, WorkerSpec, worker_for
+from transforms.worker import TriggerResult, Worker, WorkerSpec, worker_for
 
 # Longest sleep between two looks: another process may finish or fail at any time.
 LOOK_AGAIN_S = 1.0
@@ -51,6 +51,7 @@ class RunReport:
     """How a run ended. `ended`: `done` (nothing left), `once`, `stopped` (asked to), `blocked` (a person is needed).
 
     waits_for: why work is left that does not move by itself: `held`, `paused`, `halted`, `stopped`, `in_doubt`.
+    triggers: a `TriggerResult` for each trigger that the run came to, in their order.
     """
 
     ended: str
@@ -58,6 +59,7 @@ class RunReport:
     seconds: float
     unfinished: int
     waits_for: tuple = ()
+    triggers: tuple = ()
 
 
 def run_bounded(
@@ -71,19 +73,24 @@ def run_bounded(
 ) -> RunReport:
     """Work until nothing is open in these lanes (or for one round), then say how it ended.
 
-    triggers: applied in the first round. stop: when it is set, nothing new is claimed, requests in flight end, the rest
-    goes back to the store, and the run returns. Raises StoreRefused when the store will not do, StoreUnavailable when
-    it stays away, ConfigFault when it holds no lanes. Whatever was in flight then is found by its lease.
+    triggers: applied in the first round; their message ids tell them apart. stop: when it is set, nothing new is
+    claimed, requests in flight end, the rest goes back to the store, and the run returns. Raises StoreRefused when the
+    store will not do, StoreUnavailable when it stays away, ConfigFault when it holds no lanes. Whatever was in flight
+    then is found by its lease.
     """
     stop = stop or threading.Event()
     job_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{token_hex(4)}"
     spec = WorkerSpec(store_url, job_id, tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
     worker = worker_for(spec)
     worker.stopping = stop
+    results: dict[str, TriggerResult] = {}
+    # A bundle that runs again finds its triggers applied: what became of them the first time counts.
+    worker.on_trigger = lambda result: results.setdefault(result.message_id, result)
     job = _Job(worker, spec)
     release_senders(worker.store, {lane.terms.sender for lane in worker.lanes().values()})
     try:
-        return _rounds(job, list(triggers), once, stop, progress)
+        report = _rounds(job, list(triggers), once, stop, progress)
+        return replace(report, triggers=tuple(results.values()))
     finally:
         with suppress(StoreError):
             job.heartbeat("ended")

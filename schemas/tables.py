@@ -492,7 +492,8 @@ class Setting:
 class Switch:
     """What must not send now: `all`, `lane:NAME`, `sender:NAME`; a person's stop of one has `stop:` before it.
 
-    kind: stopped (by a person), halted (credentials), throttled (until `until_at`), open (circuit breaker). Every claim reads its own.
+    kind: stopped (by a person), halted (credentials), throttled (until `until_at`), open (circuit breaker). Every
+    claim reads its own.
     """
 
     scope: Id

@@ -11,7 +11,7 @@ from apache_beam.pvalue import TaggedOutput
 from schemas.elements import DeadLetter, Tick, TriggerMessage
 from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
 from sendonce.failpoints import failpoint
-from transforms.worker import WorkerSpec, told, worker_for
+from transforms.worker import TriggerResult, WorkerSpec, told, worker_for
 
 DEAD = "dead"
 
@@ -53,6 +53,7 @@ class _ApplyTriggers(beam.DoFn):
                 change = apply_trigger(self._worker.store, read_trigger(message.body), "trigger")
         except BadTrigger as fault:
             self._refused.inc()
+            self._worker.on_trigger(TriggerResult(message.message_id, "bad", fault.reason, fault.detail))
             dead = DeadLetter(
                 stage="trigger",
                 reason=fault.reason,
@@ -64,6 +65,8 @@ class _ApplyTriggers(beam.DoFn):
             return
         failpoint("S1")
         (self._applied if change.changed else self._repeated).inc()
+        ended = "applied" if change.changed else "ignored"
+        self._worker.on_trigger(TriggerResult(message.message_id, ended, "", change.note))
         if change.changed:
             yield Tick(0, _now_ms())
 

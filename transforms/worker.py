@@ -26,6 +26,19 @@ SETTINGS_FRESH_S = 5.0
 
 
 @dataclass(frozen=True)
+class TriggerResult:
+    """What became of one trigger. ended: `applied`, `ignored` (it came again or too late), `bad` (a dead letter).
+
+    reason: of a bad one, for machines. detail: in words, never a value of the body.
+    """
+
+    message_id: str
+    ended: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class WorkerSpec:
     """Which store, which job, which lanes. can_wait: the runner's timers wait (in bounded local runs they don't)."""
 
@@ -50,6 +63,7 @@ class Worker:
 
     pace: recipients a second that each lane was measured to pass, for the planner. passed: recipients that got their
     outcome since that was last measured. on_fault: told what a step raises, before a runner makes text of it.
+    on_trigger: told what became of each trigger; again, if its bundle runs again.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -62,6 +76,7 @@ class Worker:
         self.passed: dict[str, int] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
+        self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
         self._lanes: dict[str, RunningLane] = {}
         self._lanes_until_s = 0.0
 

@@ -13,6 +13,7 @@ import click
 from sendonce.cli.beam import local_runner
 from sendonce.cli.output import duration, err, number, out, print_json
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
+from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
 from sendonce.config import LANE_NAMES
 
@@ -41,14 +42,14 @@ def run(session: Session, once: bool, until_done: bool, lanes: str, triggers: Pa
     """Send what is due, until nothing is left open.
 
     Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
-    happens to it, the next run goes on where this one stopped. Exit code 1 if something is left.
+    happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
     """
     if once and until_done:
         raise WrongCall("--once and --until-done exclude each other")
     chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in LANE_NAMES]:
         raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")
-    messages = _messages(triggers) if triggers else []
+    messages = read_triggers(triggers) if triggers else []
     store = session.store
 
     with stop_signals() as stop, Watch(store):
@@ -62,11 +63,14 @@ def run(session: Session, once: bool, until_done: bool, lanes: str, triggers: Pa
                 "seconds": round(report.seconds, 3),
                 "unfinished": report.unfinished,
                 "waits_for": list(report.waits_for),
+                "triggers": triggers_as_json(messages, report.triggers) if triggers else None,
             }
         )
     else:
+        if triggers:
+            tell_triggers(messages, report.triggers)
         _tell(report)
-    if report.unfinished:
+    if report.unfinished or not all_taken(messages, report.triggers):
         raise Unfinished
 
 
@@ -80,14 +84,6 @@ def _tell(report: Any) -> None:
         out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
     if report.ended in ("stopped", "once"):
         out().print("`sendonce run` goes on from here.", style="dim")
-
-
-def _messages(path: Path) -> list[Any]:
-    """The triggers of a file. Whether each is valid is for the pipeline to say: a bad one becomes a dead letter."""
-    from schemas.elements import TriggerMessage
-
-    lines = path.read_bytes().splitlines()
-    return [TriggerMessage(line, "{}", f"{path.name}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 
 @contextmanager

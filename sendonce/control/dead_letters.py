@@ -1,16 +1,25 @@
 """Dead letters in the store: one row for what went wrong once, however often it is met."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Optional
 
 from schemas.elements import DeadLetter
 from schemas.tables import DeadLetterRow
+from sendonce.control.faults import ControlFault
 from sendonce.stores.base import Store, Tx
 
 # How long the raw body of a bad trigger is kept: it may hold personal data.
 BODY_KEPT = timedelta(days=7)
 _DETAIL_MAX = 4000
+
+
+class UnknownDeadLetter(ControlFault):
+    """No dead letter has this id, or more than one begins with it."""
+
+    reason = "unknown_dead_letter"
 
 
 def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
@@ -30,6 +39,29 @@ def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
         return len(new)
 
     return store.transact(work, tag="dead_letters")
+
+
+def list_dead_letters(
+    store: Store, *, campaign_id: Optional[str] = None, stage: Optional[str] = None
+) -> list[DeadLetterRow]:
+    """Dead letters, newest first, without their bodies; of one campaign or one stage if named."""
+    prefix = () if campaign_id is None else (campaign_id,)
+    rows = store.read(lambda reader: reader.scan(DeadLetterRow, *prefix, index="dead_letters_by_campaign"))
+    found = [replace(row, body=None) for row in rows if stage is None or row.stage == stage]
+    return sorted(found, key=lambda row: row.at, reverse=True)
+
+
+def find_dead_letter(store: Store, beginning: str) -> DeadLetterRow:
+    """The dead letter whose id begins so, with its body. UnknownDeadLetter if there is none, or more than one."""
+    exact = store.read(lambda reader: reader.get(DeadLetterRow, beginning))
+    if exact is not None:
+        return exact
+    rows = store.read(lambda reader: reader.scan(DeadLetterRow))
+    found = [row for row in rows if row.dead_letter_id.startswith(beginning)]
+    if not beginning or len(found) != 1:
+        many = "more than one dead letter's id begins with" if found else "there is no dead letter"
+        raise UnknownDeadLetter(f"{many} {beginning!r}; `sendonce dead-letters list --json` shows whole ids")
+    return found[0]
 
 
 def _id_of(letter: DeadLetter) -> str:

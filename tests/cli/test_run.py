@@ -75,8 +75,22 @@ def test_triggers_of_a_file_are_applied_first(sendonce: Call, store: Store, note
 
     answer = sendonce("run", "--triggers", "triggers.ndjson", "--json")
 
-    assert (answer.code, answer.json["unfinished"]) == (0, 0)
+    assert (answer.code, answer.json["unfinished"]) == (1, 0)
+    triggers = answer.json["triggers"]
+    assert {name: triggers[name] for name in ("applied", "ignored", "bad", "not_reached")} == {
+        "applied": 1,
+        "ignored": 0,
+        "bad": 1,
+        "not_reached": 0,
+    }
+    assert [(one["place"], one["reason"]) for one in triggers["problems"]] == [("triggers.ndjson:3", "not_json")]
     assert sendonce("status", "spring", "--json").json["state"] == "completed"
+
+    again = sendonce("run", "--triggers", "triggers.ndjson")
+
+    assert (again.code, again.widest <= 80) == (1, True)
+    assert "Triggers: 1 ignored, 1 bad." in again.out
+    assert "· triggers.ndjson:3: not_json: the body is no strict JSON" in again.out
 
 
 def test_ctrl_c_lets_what_is_in_flight_end_and_the_next_run_goes_on(

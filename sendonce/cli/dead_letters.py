@@ -1,0 +1,123 @@
+"""`sendonce dead-letters list | show`: what could not be processed, and why."""
+
+import base64
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from schemas.tables import DeadLetterRow
+from sendonce.cli.output import ago, moment, number, out, print_json, table
+from sendonce.cli.session import Session, WrongCall, with_session
+from sendonce.control.dead_letters import find_dead_letter, list_dead_letters
+
+_STAGES = ("trigger", "plan", "render", "send")
+_SHOWN = 100
+_ID_SHOWN = 10
+
+
+@click.group(name="dead-letters")
+def dead_letters() -> None:
+    """What could not be processed, and why: bad triggers, letters that cannot be made, and the like.
+
+    Whoever did not get a letter for such a reason has it as the outcome too. To look at only; nothing changes.
+    """
+
+
+@dead_letters.command(name="list")
+@click.option("--campaign", metavar="CAMPAIGN", help="Only of this campaign.")
+@click.option("--stage", type=click.Choice(_STAGES), help="Only of this step.")
+@with_session
+def list_(session: Session, campaign: str | None, stage: str | None) -> None:
+    """Dead letters, newest first. No bodies, no addresses."""
+    found = list_dead_letters(session.store, campaign_id=campaign, stage=stage)
+    if session.as_json:
+        print_json([_as_json(row) for row in found])
+        return
+    if not found:
+        out().print("No dead letters.")
+        return
+    now = session.store.read(lambda reader: reader.now())
+    made = table("id", "stage", "reason", "campaign", "batch", "at", right=("batch",))
+    for row in found[:_SHOWN]:
+        made.add_row(
+            row.dead_letter_id[:_ID_SHOWN],
+            row.stage,
+            row.reason,
+            row.campaign_id or "-",
+            "-" if row.batch_no is None else str(row.batch_no),
+            ago(row.at, now),
+        )
+    out().print(made)
+    if len(found) > _SHOWN:
+        out().print(f"\n{number(len(found) - _SHOWN)} more; --json shows them all.", style="dim")
+    out().print("\n`sendonce dead-letters show ID` says more.", style="dim")
+
+
+@dead_letters.command()
+@click.argument("dead_letter", metavar="ID")
+@click.option("--body", is_flag=True, help="Its raw body too: it may hold people's data.")
+@with_session
+def show(session: Session, dead_letter: str, body: bool) -> None:
+    """One dead letter. ID may be cut short, as `list` shows it."""
+    row = find_dead_letter(session.store, dead_letter)
+    if body and row.body is None:
+        raise WrongCall("this dead letter has no body; only triggers keep theirs, for seven days", "no_body")
+    if session.as_json:
+        print_json({**_as_json(row), **(_body_as_json(row.body) if body and row.body is not None else {})})
+        return
+    out().print(_facts(row))
+    if body and row.body is not None:
+        out().print()
+        out().print(Text(_visible(row.body)))
+
+
+def _facts(row: DeadLetterRow) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    facts = [
+        ("id", row.dead_letter_id),
+        ("stage", row.stage),
+        ("reason", row.reason),
+        ("detail", row.detail),
+        ("campaign", row.campaign_id),
+        ("batch", row.batch_no),
+        ("ordinal", row.ordinal),
+        ("message", row.message_id),
+        ("at", moment(row.at)),
+        ("body", None if row.body is None else f"{number(len(row.body))} bytes, kept until {moment(row.expires_at)}"),
+    ]
+    for name, value in facts:
+        if value is not None:
+            grid.add_row(name, Text(str(value)))
+    return grid
+
+
+def _visible(body: bytes) -> str:
+    """A body as text in which nothing can move a terminal's cursor."""
+    text = body.decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
+
+
+def _body_as_json(body: bytes) -> dict[str, Any]:
+    try:
+        return {"body": body.decode("utf-8"), "body_base64": None}
+    except UnicodeDecodeError:
+        return {"body": None, "body_base64": base64.b64encode(body).decode()}
+
+
+def _as_json(row: DeadLetterRow) -> dict[str, Any]:
+    return {
+        "id": row.dead_letter_id,
+        "stage": row.stage,
+        "reason": row.reason,
+        "detail": row.detail,
+        "campaign": row.campaign_id,
+        "batch": row.batch_no,
+        "ordinal": row.ordinal,
+        "message_id": row.message_id,
+        "at": row.at.isoformat().replace("+00:00", "Z"),
+        "state": row.state,
+    }
