@@ -1,6 +1,7 @@
 """`sendonce demo`: a made-up campaign through the real pipeline into a folder, every outcome counted."""
 
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def demo(session: Session, recipients: int, fresh: bool) -> None:
     if session.as_json:
         click.echo(orjson.dumps(result.as_json()).decode())
     else:
-        _tell(name, result, sent=before.unsettled > 0)
+        _tell(name, result, sent=counts.done - before.done)
     if result.unaccounted or result.letters.duplicates or counts.outcomes["in_doubt"]:
         raise Unfinished
 
@@ -138,17 +139,29 @@ def _load(session: Session, store: Store, config: Config, name: str, recipients:
 def _send(session: Session, store: Store, name: str) -> float:
     campaigns.submit(store, name, session.by)
     started_s = time.monotonic()
-    with stop_signals() as stop, Watch(store, name):
-        report = local_runner().run_bounded(store.url, stop=stop)
+    with stop_signals() as stop, Watch(store, name) as watch:
+        report = local_runner().run_bounded(store.url, stop=stop, progress=watch.round)
     if report.ended == "stopped":
         raise KeyboardInterrupt
     return time.monotonic() - started_s
 
 
-def _tell(name: str, result: _Result, *, sent: bool) -> None:
+def _command() -> str:
+    """How the command is called here: by its name where the shell would find this one, else by its path."""
+    mine = Path(sys.argv[0])
+    found = shutil.which(mine.name)
+    if mine.name != "sendonce" or (found and Path(found).resolve() == mine.resolve()):
+        return "sendonce"
+    try:
+        return str(mine.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(mine)
+
+
+def _tell(name: str, result: _Result, *, sent: int) -> None:
     if sent:
-        speed = result.counts.done / result.seconds if result.seconds else None
-        out().print(f"Sent in {duration(result.seconds)} ({number(speed)} recipients/s).\n")
+        speed = sent / result.seconds if result.seconds else None
+        out().print(f"{number(sent)} recipients in {duration(result.seconds)} ({number(speed)}/s).\n")
     else:
         out().print("Everything was sent by an earlier run: nothing more is sent. `--fresh` starts anew.\n")
     made = table("outcome", "recipients", right=("recipients",))
@@ -162,13 +175,14 @@ def _tell(name: str, result: _Result, *, sent: bool) -> None:
     if result.reasons:
         out().print()
         out().print(reasons_table(result.reasons))
+        out().print("The made-up list holds a few unfit values on purpose: only they get no letter.", style="dim")
     letters = result.letters
     twice = "none twice" if not letters.duplicates else f"[bold red]{number(letters.duplicates)} twice[/]"
     out().print(f"\n{number(letters.letters)} letters in {number(letters.files)} files, {twice}:")
     out().print(f"  {_FOLDER / 'outbox' / name}/*.mbox", markup=False)
     store = f"--store sqlite:///{_FOLDER / 'sendonce.db'}"
     out().print("\nTry next:", style="bold")
-    for command in (f"sendonce status {name}", f"sendonce export {name}", "sendonce preview newsletter --locale ar"):
-        words = command if "preview" in command else f"{command} {store}"
-        out().print(f"  {words}", markup=False, soft_wrap=True)
-    out().print("  sendonce init    (your own: a store and settings in this folder)", markup=False)
+    command = _command()
+    for words in (f"status {name} {store}", f"export {name} {store}", "preview newsletter --locale ar"):
+        out().print(f"  {command} {words}", markup=False, soft_wrap=True)
+    out().print(f"  {command} init    (your own: a store and settings in this folder)", markup=False, soft_wrap=True)

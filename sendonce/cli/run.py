@@ -52,8 +52,10 @@ def run(session: Session, once: bool, until_done: bool, lanes: str, triggers: Pa
     messages = read_triggers(triggers) if triggers else []
     store = session.store
 
-    with stop_signals() as stop, Watch(store):
-        report = local_runner().run_bounded(store.url, lanes=chosen, once=once, triggers=messages, stop=stop)
+    with stop_signals() as stop, Watch(store) as watch:
+        report = local_runner().run_bounded(
+            store.url, lanes=chosen, once=once, triggers=messages, stop=stop, progress=watch.round
+        )
 
     if session.as_json:
         print_json(

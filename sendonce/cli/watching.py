@@ -5,7 +5,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.tables import Campaign
-from sendonce.cli.output import duration, err, kind_text, number, percent
+from sendonce.cli.output import duration, err, kind_text, moment, number, percent
 from sendonce.control.campaigns import CANCELLING, RUNNING
 from sendonce.control.progress import Counts, count, estimate
 from sendonce.stores.base import Reader, Store, StoreError
@@ -24,6 +24,16 @@ _LINE_S: Final = 10.0
 # The speed shown is that of the last seconds: long enough to be steady, short enough to tell the truth.
 _SPEED_OVER_S: Final = 6.0
 _SHOWN: Final = 8
+# Shorter waits are part of the pace.
+_WORTH_SAYING_S: Final = 0.9
+_WAITS: Final = {
+    "limit": "a limit is used up",
+    "lease": "work that another process holds, or held when it was killed",
+    "doubt": "a request in doubt is asked about again",
+    "retry": "what was not sent is tried again",
+    "throttled": "the provider asked to slow down",
+    "breaker_open": "the provider fails",
+}
 
 
 class Watch:
@@ -35,6 +45,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
         self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._waits = ""
         self._live = Live(console=err(), refresh_per_second=8) if err().is_terminal else None
 
     def __enter__(self) -> "Watch":
@@ -51,6 +62,14 @@ class Watch:
         if self._live:
             self._live.stop()
 
+    def round(self, found: Any) -> None:
+        """What a run tells between its rounds (`pipelines.local.Round`): shown when it has to wait for something."""
+        left = found.left
+        waits = wait_text(left) if found.sleep_s >= _WORTH_SAYING_S else ""
+        if waits and waits != self._waits and not self._live:
+            err().print(Text(waits, "yellow"))
+        self._waits = waits
+
     def _follow(self) -> None:
         said_s = time.monotonic()
         last = False
@@ -60,7 +79,8 @@ class Watch:
                 found = self._store.read(self._look)
                 speeds = {name: self._speed(name, counts.done) for name, counts in found.items()}
                 if self._live:
-                    self._live.update(Group(*(_bars(name, found[name], speeds[name]) for name in found)))
+                    bars: list[RenderableType] = [_bars(name, found[name], speeds[name]) for name in found]
+                    self._live.update(Group(*bars, *([Text(self._waits, "yellow")] if self._waits else [])))
                 elif last or time.monotonic() - said_s >= _LINE_S:
                     said_s = time.monotonic()
                     for name, counts in found.items():
@@ -83,6 +103,16 @@ class Watch:
             looks.popleft()
         passed_s, passed = now - looks[0][0], done - looks[0][1]
         return passed / passed_s if passed > 0 and passed_s > 0 else None
+
+
+def wait_text(left: Any) -> str:
+    """What the next work waits for, and until when. `left` is a `sendonce.delivery.outlook.Left`."""
+    what = _WAITS.get(left.due_for, "")
+    if not what or left.due_at is None:
+        return ""
+    if left.due_for == "limit" and left.full_limits:
+        what = f"{'; '.join(left.full_limits)} is used up"
+    return f"Waiting until {moment(left.due_at)}: {what}. Ctrl-C is safe, `sendonce run` goes on."
 
 
 def outcome_line(outcomes: dict[str, int]) -> Text:

@@ -143,10 +143,11 @@ def _limits(config: Config) -> Iterator[Limit]:
 
 
 def limit_text(limit: Limit) -> str:
-    """What people set of a limit, without its level: `500/s, burst 500` or `100000 in 86400 s`."""
+    """What people set of a limit, without its level: `500/s, burst 500` or `100000/day`."""
     if limit.kind == "rate":
         return f"{limit.per_s:g}/s, burst {limit.burst}"
-    return f"{limit.most} in {limit.window_s:g} s"
+    window = {1.0: "s", 60.0: "min", 3600.0: "hour", 86400.0: "day"}.get(limit.window_s, f"{limit.window_s:g}s")
+    return f"{limit.most}/{window}"
 
 
 def _carried_over(wanted: Limit, held: Limit | None, now: datetime) -> Limit:

@@ -8,7 +8,17 @@ import orjson
 
 from sendonce.control.outcomes import RecipientOutcome
 
-COLUMNS: Final = ("recipient_id", "message_id", "outcome", "reason", "at", "attempt_id", "provider_ref", "batch")
+COLUMNS: Final = (
+    "recipient_id",
+    "message_id",
+    "outcome",
+    "reason",
+    "at",
+    "attempt_id",
+    "provider_ref",
+    "batch",
+    "detail",
+)
 
 
 def export_csv(lines: Iterable[RecipientOutcome], out: TextIO, *, with_address: bool = False) -> int:

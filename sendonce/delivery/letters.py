@@ -180,7 +180,8 @@ def facts_of(letters: Letters, at: datetime, lists: tuple[str, ...]) -> Rendered
     outcomes = {refusal.ordinal: Outcome(refusal.outcome) for refusal in letters.refusals}
     names = {letter.ordinal: letter.message_id for letter in letters.letters}
     names.update((refusal.ordinal, refusal.message_id) for refusal in letters.refusals)
-    return Rendered(at, outcomes, names, lists)
+    details = {refusal.ordinal: refusal.detail for refusal in letters.refusals}
+    return Rendered(at, outcomes, names, details, lists)
 
 
 def rendered_at(element: RenderedBatch) -> datetime:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from schemas.ids import SHARDS
-from schemas.tables import Batch, Campaign
+from schemas.tables import Batch, Campaign, Limit
+from sendonce.config.stored import limit_text
 from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches, limits
 from sendonce.delivery.lanes import RunningLane
@@ -20,44 +21,64 @@ class Left:
 
     due_at: when the first of their batches is worth a look; None when nothing moves by itself. waits_for: why work does
     not move by itself: `held`, `in_doubt`, `paused`, `halted` (the campaign), `sender_halted`, `stopped`, each once.
+    due_for: what the work at due_at waits for: `limit`, `lease` (of an owner that may be gone), `doubt`, `retry`,
+    `throttled`, `breaker_open`. full_limits: limits that pass nothing now, as people wrote them.
     """
 
     unfinished: int
     due_at: datetime | None
     waits_for: tuple[str, ...] = field(default=())
+    due_for: str = ""
+    full_limits: tuple[str, ...] = ()
 
 
 def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
     """Look at every campaign of the lanes that is not over."""
     now = reader.now()
     unfinished = 0
-    due: list[datetime] = []
+    due: list[tuple[datetime, str]] = []
     waits: set[str] = set()
+    full: list[str] = []
     for lane in lanes:
-        passes = limits.outlook(reader, limits.limits_of(reader, lane.terms.scopes), lane.terms.times.window_s, now)
+        scopes = limits.limits_of(reader, lane.terms.scopes)
+        passes = limits.outlook(reader, scopes, lane.terms.times.window_s, now)
+        # A plan finds nothing while the limits pass nothing: the first permit is what the pending batches wait for.
+        first = limits.ask(reader, scopes, 1, now) if passes == 0 else None
+        free_at = first.until if isinstance(first, limits.Wait) else now
+        full += [
+            _name(limit) for limit in scopes if limits.outlook(reader, [limit], lane.terms.times.window_s, now) == 0
+        ]
         stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
             counts = reader.tally(Batch, ANY_SHARD, campaign.campaign_id, sums=("n_open", "n_in_doubt"))
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
-            moments, reasons = _moments(reader, lane, campaign, now, stops, limits_pass=passes is None or passes > 0)
+            moments, reasons = _moments(reader, lane, campaign, now, stops, free_at)
             due += moments
             waits |= reasons
-    return Left(unfinished, min(due, default=None), tuple(sorted(waits)))
+    due_at, due_for = min(due, default=(None, ""))
+    return Left(unfinished, due_at, tuple(sorted(waits)), due_for, tuple(dict.fromkeys(full)))
+
+
+def _name(limit: Limit) -> str:
+    return f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}"
 
 
 def _moments(
-    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, stops: Sequence[Stop], *, limits_pass: bool
-) -> tuple[list[datetime], set[str]]:
-    """When batches of a campaign come due, and why others do not."""
+    reader: Reader, lane: RunningLane, campaign: Campaign, now: datetime, stops: Sequence[Stop], free_at: datetime
+) -> tuple[list[tuple[datetime, str]], set[str]]:
+    """When batches of a campaign come due, each with what it waits for; and why others do not move by themselves.
+
+    free_at: when the lane's limits pass something; now, if they do.
+    """
     campaign_id = campaign.campaign_id
-    due: list[datetime] = []
+    due: list[tuple[datetime, str]] = []
     waits: set[str] = set()
     for batch in open_batches(reader, campaign_id, batches.SENDING):
         if batch.heartbeat_at is not None and batch.lease_s is not None:
-            due.append(batch.heartbeat_at + timedelta(seconds=batch.lease_s))
+            due.append((batch.heartbeat_at + timedelta(seconds=batch.lease_s), "lease"))
     for batch in open_batches(reader, campaign_id, batches.IN_DOUBT):
         if may_ask_again(batch, lane.terms, now):
-            due.append(max(batch.due_at, batch.visible_at or batch.due_at))
+            due.append((max(batch.due_at, batch.visible_at or batch.due_at), "doubt"))
         else:
             waits.add("in_doubt")
     if reader.scan(Batch, ANY_SHARD, campaign_id, batches.HELD, index="batches_open", limit=1):
@@ -71,22 +92,24 @@ def _moments(
         if stops[0].until is None:
             waits.add(stops[0].kind)
         else:
-            due.append(stops[0].until)
+            due.append((stops[0].until, stops[0].kind))
     else:
-        due += [batch.visible_at or now for batch in queued]
-        due += [pending] if pending else []
-        if pending and pending > now and limits_pass and limit_waiters(reader, lane.terms, campaign_id, now):
-            due.append(now)
+        due += [(batch.visible_at or now, "lease") for batch in queued]
+        if pending is not None:
+            retried = pending.due_at > free_at and pending.wait_reason not in (None, "limit")
+            due.append((max(pending.due_at, free_at), "retry" if retried else "limit"))
+            if pending.due_at > free_at and limit_waiters(reader, lane.terms, campaign_id, now):
+                due.append((free_at, "limit"))
     if campaign.state == "cancelling" and (pending or queued):
-        due.append(now)
+        due.append((now, "cancel"))
     return due, waits
 
 
-def _first_pending(reader: Reader, campaign_id: str) -> datetime | None:
-    """When the first pending batch is due. The index is ordered by due time within each shard."""
+def _first_pending(reader: Reader, campaign_id: str) -> Batch | None:
+    """The pending batch that is due first. The index is ordered by due time within each shard."""
     firsts = [
-        batch.due_at
+        batch
         for shard in range(SHARDS)
         for batch in reader.scan(Batch, shard, campaign_id, batches.PENDING, index="batches_open", limit=1)
     ]
-    return min(firsts, default=None)
+    return min(firsts, key=lambda batch: batch.due_at, default=None)

@@ -215,13 +215,13 @@ def advance(
         after = batches.doubtful(after, doubted, now)
         later = now + timedelta(seconds=report.wait_s or 0.0)
         after = replace(after, provider_ref=report.provider_ref, due_at=later, wait_reason=report.reason or None)
-        _write(tx, terms, found, after, rendered.names, report)
+        _write(tx, terms, found, after, rendered, report)
         return Turn(Move.ENDED, after, reason="in_doubt")
     after = replace(after, **batches.NO_INTENT)
     if unsent:
         spends_try = not sender.open and report.reason != LATE
         after = _unsent(terms, after, unsent, report, now, spends_try=spends_try)
-        _write(tx, terms, found, after, rendered.names, report)
+        _write(tx, terms, found, after, rendered, report)
         return Turn(Move.ENDED, after, reason=report.reason)
     return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report, sender)
 
@@ -285,7 +285,7 @@ def _proceed(
         raise AssertionError(f"batch {mine.campaign_id}/{mine.batch_no} has no campaign")
 
     def end(after: Batch, reason: str = "", until: datetime | None = None, move: Move = Move.ENDED) -> Turn:
-        _write(tx, terms, before, after, rendered.names, report)
+        _write(tx, terms, before, after, rendered, report)
         return Turn(move, after, until=until, reason=reason)
 
     if campaign.state in ("cancelling", "cancelled"):
@@ -383,8 +383,8 @@ def skip_rung(tx: Tx, campaign_id: str, batch_no: int) -> None:
         tx.put(replace(found, wait_reason=PAYLOAD_CHANGED, visible_at=None))
 
 
-def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, names: Mapping[int, str], report: Report | None) -> None:
-    write_rows(tx, terms.outbound_log, before, after, names, report, tx.now())
+def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, rendered: Rendered, report: Report | None) -> None:
+    write_rows(tx, terms.outbound_log, before, after, rendered.names, report, tx.now(), rendered.details)
     tx.put(after)
 
 

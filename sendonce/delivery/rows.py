@@ -49,8 +49,12 @@ def write_rows(
     names: Mapping[int, str],
     report: Report | None,
     now: datetime,
+    details: Mapping[int, str] | None = None,
 ) -> None:
-    """One row per message that became final: the same row again if the step runs again."""
+    """One row per message that became final: the same row again if the step runs again.
+
+    details: why somebody was refused, by ordinal; names templates and variables, never a value.
+    """
     rows = []
     for ordinal, outcome in batches.newly_final(before, after).items():
         if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
@@ -60,5 +64,7 @@ def write_rows(
             row = replace(row, attempt_id=report.attempt_id, provider=before.provider, provider_ref=report.provider_ref)
         elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
             row = replace(row, attempt_id=before.attempt_id, provider=before.provider, provider_ref=before.provider_ref)
+        elif details and outcome.kind == "refused" and ordinal in details:
+            row = replace(row, detail=details[ordinal] or None)
         rows.append(row)
     tx.put(*rows)

@@ -66,7 +66,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Rendered:
-    """What rendering decided or must be checked again: outcomes without a letter, message names, address keys.
+    """What rendering decided or must be checked again: outcomes without a letter, message names, details of refusals.
 
     at: store time at which suppressions were read; only newer ones can still strike someone out.
     """
@@ -74,6 +74,7 @@ class Rendered:
     at: datetime
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
+    details: Mapping[int, str] = field(default_factory=dict)
     lists: tuple[str, ...] = ("*",)
 
 

@@ -47,7 +47,7 @@ def test_submit_tells_limits_and_the_earliest_end(sendonce: Call, real: Store) -
         "sender": "mail",
         "adapter": "sendgrid",
         "from": "Shop <news@shop.example>",
-        "limits": ["sender mail: 100 in 3600 s", "sender mail: 10/s, burst 10"],
+        "limits": ["sender mail: 100/hour", "sender mail: 10/s, burst 10"],
         "at_least_s": 7200.0,
     }
 

@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pipelines.local import Round
 from schemas.elements import TriggerMessage
 from schemas.tables import Job
+from sendonce.cli.watching import wait_text
 from sendonce.control.campaigns import resume
+from sendonce.control.outcomes import recipient_outcome
 from sendonce.delivery import letters
 from tests.pipelines.shop import TEMPLATE, Shop, people
 
@@ -242,3 +245,31 @@ def test_a_higher_cap_frees_those_who_wait_for_the_old_one(shop: Shop) -> None:
     shop.configure(limits=[{"cap": "1000/day"}])
     assert shop.run().ended == "done"
     assert len(shop.letters()) == 25
+
+
+def test_a_run_says_which_limit_it_waits_for_and_until_when(shop: Shop) -> None:
+    shop.configure(limits=[{"cap": "10/day"}])
+    shop.campaign("spring", people(25))
+    stop = threading.Event()
+    told: list[Round] = []
+
+    def look(found: Round) -> None:
+        told.append(found)
+        if found.sleep_s > 0.5:
+            stop.set()
+
+    assert shop.run(stop=stop, progress=look).unfinished == 15
+    left = told[-1].left
+    assert (left.due_for, left.full_limits) == ("limit", ("lane bulk: 10/day",))
+    assert "lane bulk: 10/day is used up" in wait_text(left)
+
+
+def test_the_store_says_why_somebody_was_refused(shop: Shop) -> None:
+    someone = people(2)
+    someone[1]["variables"] = {"Name": "Ann Canary"}
+    shop.campaign("spring", someone)
+    shop.run()
+    found, _ = recipient_outcome(shop.store, "spring", "p0002")
+    assert found.detail is not None
+    assert "name" in found.detail
+    assert "Canary" not in found.detail
