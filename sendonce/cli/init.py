@@ -8,6 +8,7 @@ from sendonce.cli.output import out, print_json
 from sendonce.cli.session import Session, with_session
 from sendonce.config import DEFAULT_FILE, apply_config
 from sendonce.config.starter import STARTER
+from sendonce.folders import private_folder
 from sendonce.stores.base import Store, StoreRefused
 from sendonce.stores.opening import init_store, migrate_store, open_store, store_environment
 
@@ -29,7 +30,7 @@ def init(session: Session, environment: str | None) -> None:
     session.config_file = path
     config = session.config
     store = _made(config.store, environment or config.environment)
-    Path(".sendonce").mkdir(mode=0o700, exist_ok=True)
+    private_folder(Path(".sendonce"))
     _write_once(Path(".sendonce/.gitignore"), "# Addresses, letters and the store's key lie here.\n*\n")
     changes = apply_config(store, config, session.by)
     found = store_environment(store)

@@ -19,6 +19,7 @@ from sendonce.control.campaigns import get_campaign
 from sendonce.control.faults import UnknownRecipient
 from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
+from sendonce.folders import private_folder
 from sendonce.rendering.catalogue import example_variables, find_template, manifest_of
 from sendonce.rendering.render import Addressee, compile_template, render_batch
 from sendonce.senders import mime
@@ -155,7 +156,7 @@ def _write(made: _Letter) -> dict[str, Path]:
         attempt_id=attempt_id(time.time_ns() // 1_000_000, os.urandom(10)),
         unsubscribe_url=letter.unsubscribe_url,
     )
-    _FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(_FOLDER)
     contents = {"html": html.encode(), "txt": text.encode(), "eml": whole}
     files = {kind: _FOLDER / f"{made.name}.{kind}" for kind, content in contents.items() if content}
     for kind, path in files.items():

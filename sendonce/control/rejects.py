@@ -15,6 +15,7 @@ import orjson
 
 from sendonce.control.load_faults import folder_fault
 from sendonce.control.raw_rows import Reject
+from sendonce.folders import private_folder
 
 
 class Rejects:
@@ -31,7 +32,7 @@ class Rejects:
     def open(self) -> None:
         """Start collecting, as the only load of the campaign: drafts of dead ones are taken away."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path.parent)
             for left_over in self.path.parent.glob(self._drafts):
                 left_over.unlink(missing_ok=True)
             self._handle = open(self._draft, "wb", buffering=1 << 18)  # noqa: SIM115 (open as long as the load)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Optional
 
 from schemas.ids import SHARDS
-from schemas.tables import Batch, Campaign, Job, Progress
+from schemas.tables import Batch, Campaign, Job, Limit, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
@@ -119,7 +119,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         counts=counts,
         percent=found.percent,
         rate_per_s=found.rate_per_s,
-        eta_s=found.eta_s,
+        eta_s=None if _capped(reader, campaign, sender, counts) else found.eta_s,
         active_s=active_s,
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
@@ -128,6 +128,12 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
     )
+
+
+def _capped(reader: Reader, campaign: Campaign, sender: str, counts: Counts) -> bool:
+    """Whether a cap decides when the rest goes: the pace so far then says nothing about the end."""
+    limits = [row for scope in (f"lane:{campaign.priority}", f"sender:{sender}") for row in reader.scan(Limit, scope)]
+    return bool(counts.waiting.get("limit")) and any(limit.kind == "cap" for limit in limits)
 
 
 def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:

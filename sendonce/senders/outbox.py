@@ -20,6 +20,7 @@ from schemas.ids import attempt_time_ms
 from schemas.ordinals import pack
 from schemas.outcomes import Outcome
 from sendonce.failpoints import failpoint
+from sendonce.folders import private_folder
 from sendonce.senders import mime
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
 
@@ -98,7 +99,7 @@ class Outbox:
         path = self.path_of(prepared.request)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             with open(beside, "wb") as file:
                 file.write(prepared.body)
                 file.flush()

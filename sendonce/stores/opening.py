@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from schemas.tables import SCHEMA_VERSION, Meta
+from sendonce.folders import private_folder
 from sendonce.stores.base import Store, StoreRefused
 from sendonce.stores.ddl import sqlite_ddl
 from sendonce.stores.migrations import check_not_newer, check_version, fact_number, next_step
@@ -148,7 +149,7 @@ def _existing(url: str) -> Path:
 def _make_file(path: Path) -> None:
     """An empty file that only its owner reads: addresses and the store's key will lie in it."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         if path.parent.is_dir():
