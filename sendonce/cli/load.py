@@ -13,6 +13,7 @@ from sendonce.control.load import LoadOptions, LoadProgress, LoadReport
 from sendonce.control.load import load as load_campaign
 from sendonce.control.suppressions import checked_list
 from sendonce.rendering.catalogue import TemplateSource, find_template, manifest_of
+from sendonce.rendering.check import without_way_out
 
 _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
 
@@ -104,6 +105,12 @@ def _column_map(columns: tuple[str, ...]) -> dict[str, str]:
 
 
 def _unsubscribe(session: Session, source: TemplateSource, lane: str) -> str:
+    if lane == "bulk" and (bodies := without_way_out(source)):
+        raise WrongCall(
+            f"template {source.name} is to be sent in bulk, but {', '.join(bodies)} has no link to unsubscribe; "
+            "write {{ unsubscribe_url }} as a link, or load it with another --priority",
+            "no_unsubscribe",
+        )
     if session.config.unsubscribe is not None:
         return session.config.unsubscribe.base_url
     if lane == "bulk":

@@ -127,9 +127,21 @@ def _names(source: TemplateSource, manifest: Manifest, trees: Mapping[str, nodes
             "warning", "unused-variable", MANIFEST, line, f"unused variable: no part uses {name}", "remove it"
         )
     if manifest.priority == "bulk":
-        for path, files in parts.items():
-            if not path.endswith(SUBJECT) and not uses_name(trees, files, "unsubscribe_url"):
-                yield _no_way_out(path, _NO_WAY_OUT)
+        yield from (_no_way_out(path, _NO_WAY_OUT) for path in _without_way_out(trees))
+
+
+def without_way_out(source: TemplateSource) -> list[str]:
+    """The bodies that never use `unsubscribe_url`: not to be sent in bulk. TemplateFault for what cannot be parsed."""
+    if faults := screen(source):
+        raise faults[0]
+    return list(_without_way_out(parse_files(source)[0]))
+
+
+def _without_way_out(trees: Mapping[str, nodes.Template]) -> Iterator[str]:
+    for path in trees:
+        part = path.rsplit("/", 1)[-1]
+        if part in PARTS and part != SUBJECT and not uses_name(trees, reachable(trees, path), "unsubscribe_url"):
+            yield path
 
 
 def _no_way_out(path: str, message: str) -> Finding:

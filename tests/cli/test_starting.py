@@ -146,3 +146,14 @@ def test_a_stop_of_nothing_is_a_wrong_call(sendonce: Call, store: Store, call: t
     assert sendonce("stop", *call).code == 2
     found = shared_store(store.url).read(lambda reader: stops_of(reader, "bulk", "outbox", reader.now()))
     assert found == []
+
+
+def test_a_letter_without_a_way_out_is_not_loaded_for_bulk(sendonce: Call, store: Store, folder: Path) -> None:
+    (folder / "sendonce.yaml").write_text(
+        'from: "Shop <news@shop.example>"\nunsubscribe: {base_url: "https://shop.example/u"}\n'
+    )
+    (folder / "one.csv").write_text("recipient_id,email\n1,ann@one.example\n")
+    answer = sendonce("load", "codes", "one.csv", "-t", "otp", "--priority", "bulk")
+    assert answer.code == 2
+    assert "no link to unsubscribe" in " ".join(answer.err.split())
+    assert sendonce("load", "codes", "one.csv", "-t", "otp").code == 0

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sendonce.rendering import samples
-from sendonce.rendering.catalogue import Manifest, TemplateSource, manifest_of, source_of
-from sendonce.rendering.check import SUBJECT_MAX, SUBJECT_SHOWN, Finding, check_template
+from sendonce.rendering.catalogue import Manifest, TemplateSource, find_template, manifest_of, source_of
+from sendonce.rendering.check import SUBJECT_MAX, SUBJECT_SHOWN, Finding, check_template, without_way_out
 from sendonce.rendering.render import compile_template
 from sendonce.rendering.samples import Limits, Sample, render_samples, try_sample, wanted_samples
 
@@ -313,3 +313,9 @@ def test_a_letter_beyond_the_limits_of_rendering_is_a_finding() -> None:
     manifest = f"priority: high\nvariables:\n  name: {{default: {'x' * 400}}}\n"
     found = check({"template.yaml": manifest, "subject.j2": "Hi", "body.txt.j2": loops, "body.html.j2": None})
     assert {finding.code for finding in found} == {"sample-failed"}
+
+
+def test_a_template_made_for_one_person_may_not_go_out_in_bulk() -> None:
+    """`load --priority bulk` asks this, whatever the manifest says."""
+    assert "body.txt.j2" in without_way_out(find_template("otp"))
+    assert without_way_out(find_template("newsletter")) == []
