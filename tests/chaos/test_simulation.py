@@ -13,7 +13,7 @@ from sendonce.delivery.limits import Grant
 from sendonce.delivery.terms import Move
 from tests.chaos.simulation import World
 
-SEEDS = (*range(40), 222, 297)
+SEEDS = (*range(40), 222, 297, 790)
 MANY_SEEDS = range(300)
 STEPS = 60
 
