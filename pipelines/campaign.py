@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
-from schemas.elements import PRIORITIES, DeadLetter, Tick
-from transforms.dead_letters import WriteDeadLetters
+from schemas.elements import DeadLetter, Tick
+from transforms.dead_letters import DEAD, WriteDeadLetters
 from transforms.lane import ByPriority, SendLane
 from transforms.plan import PlanWork
-from transforms.triggers import DEAD, ApplyTriggers
+from transforms.triggers import ApplyTriggers
 from transforms.worker import WorkerSpec
 
 
@@ -29,12 +29,11 @@ from transforms.worker import WorkerSpec
 class CampaignOptions:
     """What the graph is made with.
 
-    lanes: the priorities that this job works on. shards: keys of a lane, so its widest parallelism. parcel and
+    spec: which store and lanes. shards: keys of a lane, so its widest parallelism. parcel and
     parcel_wait_s: how many references travel together, and how long one waits for others, in seconds.
     """
 
     spec: WorkerSpec
-    lanes: tuple = PRIORITIES
     shards: int = 4
     parcel: int = 1
     parcel_wait_s: float = 0.0
@@ -62,7 +61,7 @@ def build(pipeline: beam.Pipeline, options: CampaignOptions, ports: Ports) -> No
     )
     by_priority = references | "ByPriority" >> ByPriority()
     dead = [applied[DEAD]]
-    for priority in options.lanes:
+    for priority in options.spec.lanes:
         lane = SendLane(options.spec, options.shards, options.parcel, options.parcel_wait_s)
         dead.append(by_priority[priority] | priority.capitalize() >> lane)
     all_dead = dead | "AllDeadLetters" >> beam.Flatten().with_output_types(DeadLetter)

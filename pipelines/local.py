@@ -166,7 +166,7 @@ class _Job:
             triggers=beam.Create(triggers, reshuffle=False).with_output_types(TriggerMessage),
             ticks=beam.Create([tick], reshuffle=False).with_output_types(Tick),
         )
-        options = CampaignOptions(self._spec, lanes=self._spec.lanes)
+        options = CampaignOptions(self._spec)
         pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
         build(pipeline, options, ports)
         started_s = time.monotonic()

@@ -40,8 +40,7 @@ class Reference:
 class RenderedBatch:
     """A batch with its letters: `letters.dump` bytes, or None over 1 MB (send renders it again).
 
-    settled: packed pairs of what was decided without a provider (suppressed people). rendered_at_us: store time
-    in microseconds at which suppressions were read; the claim reads newer ones.
+    rendered_at_us: store time in microseconds at which suppressions were read; the claim reads newer ones.
     """
 
     campaign_id: str

@@ -87,7 +87,6 @@ def _reason(outcome: Outcome) -> str:
 
 KIND_OF: dict[int, str] = {o: _kind(o) for o in Outcome}
 REASON_OF: dict[int, str] = {o: _reason(o) for o in Outcome}
-BY_REASON: dict[str, Outcome] = {_reason(o): o for o in Outcome if _reason(o)}
 
 # The kinds in the order in which people read them; `status`, `export` and the demo print them so.
 KINDS: tuple[str, ...] = (

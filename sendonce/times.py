@@ -29,6 +29,11 @@ class Times:
     lease_s: float
     margin_s: float
 
+    @property
+    def longest_call_s(self) -> float:
+        """From asking for a permit to the end of a call that was not held up on its way."""
+        return self.permit_ttl_s + self.request_timeout_s
+
 
 CRITICAL = Times(
     tick_s=0.2,

@@ -7,6 +7,8 @@ from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
 from transforms.worker import WorkerSpec, told, worker_for
 
+# The tagged output of every step that can fail.
+DEAD = "dead"
 AT_ONCE = 500
 
 

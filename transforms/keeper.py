@@ -34,7 +34,6 @@ class Keeper:
         self._clock = clock
         self._held: dict[Reference, _Held] = {}
         self._lock = threading.Lock()
-        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, reference: Reference, visibility_s: float) -> None:
@@ -83,7 +82,7 @@ class Keeper:
                     self._thread = None
                     return
                 wait_s = min(held.visibility_s for held in self._held.values()) * LOOK_EVERY
-            self._wake.wait(wait_s)
+            time.sleep(wait_s)
             try:
                 self.extend()
             except StoreError:

@@ -8,7 +8,8 @@ from apache_beam.pvalue import TaggedOutput
 
 from schemas.elements import PRIORITIES, DeadLetter, Reference
 from schemas.ids import shard_of
-from transforms.render import DEAD, RenderBatch
+from transforms.dead_letters import DEAD
+from transforms.render import RenderBatch
 from transforms.send import RateLimitedSend
 from transforms.worker import WorkerSpec
 

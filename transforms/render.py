@@ -18,9 +18,8 @@ from sendonce.delivery.letters import SnapshotFault, element_of, encodable
 from sendonce.failpoints import FailpointRaised
 from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import StoreError
+from transforms.dead_letters import DEAD
 from transforms.worker import WorkerSpec, told, worker_for
-
-DEAD = "dead"
 
 
 class RenderBatch(beam.PTransform):

@@ -11,9 +11,8 @@ from apache_beam.pvalue import TaggedOutput
 from schemas.elements import DeadLetter, Tick, TriggerMessage
 from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
 from sendonce.failpoints import failpoint
+from transforms.dead_letters import DEAD
 from transforms.worker import TriggerResult, WorkerSpec, told, worker_for
-
-DEAD = "dead"
 
 
 class ApplyTriggers(beam.PTransform):

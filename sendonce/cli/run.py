@@ -29,7 +29,6 @@ _WAITS = {
 
 @click.command()
 @click.option("--once", is_flag=True, help="One round of what is due now, then stop.")
-@click.option("--until-done", is_flag=True, help="Until nothing is open. This is what happens anyway.")
 @click.option("--lanes", metavar="A,B", default=",".join(LANE_NAMES), show_default=True, help="Only these lanes.")
 @click.option(
     "--triggers",
@@ -38,14 +37,12 @@ _WAITS = {
     help="Apply these triggers first: one JSON object per line, as on Pub/Sub.",
 )
 @with_session
-def run(session: Session, once: bool, until_done: bool, lanes: str, triggers: Path | None) -> None:
+def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None:
     """Send what is due, until nothing is left open.
 
     Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
     happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
     """
-    if once and until_done:
-        raise WrongCall("--once and --until-done exclude each other")
     chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in LANE_NAMES]:
         raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")

@@ -22,7 +22,6 @@ from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Tu
 from sendonce.failpoints import failpoint
 from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
-from sendonce.times import Times
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ class _Run:
         reply = self._sender.send(prepared, times.request_timeout_s)
         if failpoint("S6") == "drop_reply":
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
-        if repeated and reply.verdict is Verdict.REFUSED and self._clocks.own_s() - started_s > _longest_call_s(times):
+        if repeated and reply.verdict is Verdict.REFUSED and self._clocks.own_s() - started_s > times.longest_call_s:
             # The repeat may have reached the provider after its window: then it says nothing about the first try.
             reply = Reply(Verdict.UNKNOWN, "repeated_late")
         self._requests += 1
@@ -260,11 +259,6 @@ def _ask(prepared: Prepared | None, provider: str) -> Ask | None:
     if prepared is None:
         return None
     return Ask(prepared.request.attempt_id, prepared.request.ordinals, prepared.payload_hash, provider)
-
-
-def _longest_call_s(times: Times) -> float:
-    """Seconds from asking for a permit to the end of a call that was not held up on its way."""
-    return times.permit_ttl_s + times.request_timeout_s
 
 
 def _must_stop(report: Report) -> bool:

@@ -102,7 +102,7 @@ def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
         return False
     if batch.provider != terms.provider:  # the lane sends by another account or to another place now
         return False
-    return (now - batch.intent_at).total_seconds() + _use_within_s(terms) < terms.asks_again_s
+    return (now - batch.intent_at).total_seconds() + terms.times.longest_call_s < terms.asks_again_s
 
 
 # -- claim, reclaim, advance --------------------------------------------------------------------------------------
@@ -146,10 +146,10 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     if found is None or found.plan_no != reference.plan_no or found.attempt_id is None:
         return Turn(Move.LOST, reason="stale_reference")
-    if found.state == batches.SENDING and found.worker_id == worker_id:
-        return Turn(Move.GO, found)
     now = tx.now()
     same = (found.payload_hash, found.provider) == (payload_hash, provider)
+    if found.state == batches.SENDING and found.worker_id == worker_id and same:  # the reply to this step was lost
+        return Turn(Move.GO, found)
     if found.state != batches.IN_DOUBT or not same or not may_ask_again(found, terms, now):
         return Turn(Move.LOST, reason="doubt_changed")
     blocked = _blocked(tx, terms, now)
@@ -162,7 +162,7 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
     if isinstance(answer, limits.Wait):
         tx.put(replace(found, due_at=answer.until, visible_at=None))
         return Turn(Move.ENDED, found, until=answer.until, reason="limit")
-    limits.take(tx, scopes, answer, found.attempt_id, now, _use_within_s(terms), before=found.permit_at)
+    limits.take(tx, scopes, answer, found.attempt_id, now, terms.times.longest_call_s, before=found.permit_at)
     mine = replace(
         found,
         state=batches.SENDING,
@@ -313,7 +313,7 @@ def _proceed(
         return end(batches.waiting(mine, answer.until, "limit"), "limit", answer.until)
     if answer.n < len(ask.ordinals):
         return replace(end(leased, "cut", move=Move.AGAIN), size=answer.n)
-    limits.take(tx, scopes, answer, ask.attempt_id, now, _use_within_s(terms))
+    limits.take(tx, scopes, answer, ask.attempt_id, now, terms.times.longest_call_s)
     probe = health.probe(tx, terms, now, terms.times.lease_s, mine.worker_id or "") if sender is None else None
     if probe is not None:
         tx.put(probe)
@@ -327,10 +327,6 @@ def _proceed(
         provider=ask.provider,
     )
     return end(intent, move=Move.GO)
-
-
-def _use_within_s(terms: Terms) -> float:
-    return terms.times.permit_ttl_s + terms.times.request_timeout_s
 
 
 def _held_back(mine: Batch, until: datetime, terms: Terms) -> Batch:

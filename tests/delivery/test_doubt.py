@@ -207,3 +207,20 @@ def test_a_repeat_under_a_cap_is_counted_once(world: World) -> None:
     assert world.kinds() == "a" * 10
     permits = world.store.read(lambda reader: reader.scan(Permit, "lane:bulk"))
     assert [permit.n for permit in permits] == [10]
+
+
+def test_an_element_of_a_repeat_that_comes_again_gets_no_other_intent(world: World) -> None:
+    """The owner is the same and goes on with the rest of the batch: an old repeat is not taken for its request."""
+    world.campaign([2])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], recipients=1, **IDEMPOTENT))
+    world.pass_s(1)
+    element = world.render(world.plan_one(AGAIN))
+    again: list[Move] = []
+
+    def redelivered(_: object) -> None:
+        again.append(world.owner(world.sender(recipients=1, **IDEMPOTENT), AGAIN).deliver(element).move)
+
+    script = [Scripted(Reply(Verdict.ACCEPTED)), Scripted(Reply(Verdict.ACCEPTED), before=redelivered)]
+    world.owner(world.sender(script, recipients=1, **IDEMPOTENT), AGAIN).deliver(element)
+    assert (again, world.kinds()) == ([Move.LOST], "aa")
+    assert set(world.log.times_accepted().values()) == {1}

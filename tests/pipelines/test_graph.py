@@ -1,5 +1,7 @@
 """The graph as others rely on it: its labels, its coders, and that building it touches nothing."""
 
+from dataclasses import replace
+
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -18,7 +20,7 @@ def proto(lanes: tuple[str, ...] = PRIORITIES):  # type: ignore[no-untyped-def]
         triggers=beam.Create([], reshuffle=False).with_output_types(TriggerMessage),
         ticks=beam.Create([Tick(1, 1)], reshuffle=False).with_output_types(Tick),
     )
-    build(pipeline, CampaignOptions(NOWHERE, lanes=lanes), ports)
+    build(pipeline, CampaignOptions(replace(NOWHERE, lanes=lanes)), ports)
     return pipeline.to_runner_api()
 
 

@@ -26,7 +26,7 @@ from sendonce.stores.opening import (
 from tests.stores import workers
 from tests.stores.contract import everything, put
 from tests.stores.made import batch
-from tests.stores.processes import started, told
+from tests.stores.processes import in_child, started, told
 
 
 @pytest.fixture
@@ -221,35 +221,13 @@ def open_folder() -> Iterator[Path]:
         folder.chmod(0o755)
 
 
-def as_a_plain_user(work: Callable[[], Any]) -> str:
-    """What `work` raised, as text; root may write everywhere, so then it runs as nobody, in a child."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        problem = "nothing was raised"
-        try:
-            if os.geteuid() == 0:
-                os.setgid(65534)
-                os.setuid(65534)
-            work()
-        except BaseException as fault:
-            problem = f"{type(fault).__name__}: {fault}"
-        os.write(theirs, problem.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        problem = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return problem
-
-
 def test_a_read_only_folder_is_named_when_a_store_is_made(open_folder: Path) -> None:
     open_folder.chmod(0o555)
-    problem = as_a_plain_user(lambda: init_store(f"sqlite:///{open_folder}/store.db"))
+    problem = in_child(lambda: init_store(f"sqlite:///{open_folder}/store.db"), plain_user=True)
     assert problem.startswith("StoreRefused: ")
     assert f"{open_folder}/store.db" in problem
     assert "choose a path where this user may write" in problem
-    below = as_a_plain_user(lambda: init_store(f"sqlite:///{open_folder}/new/store.db"))
+    below = in_child(lambda: init_store(f"sqlite:///{open_folder}/new/store.db"), plain_user=True)
     assert below.startswith("StoreRefused: ")
     assert "choose a path where this user may write" in below
 
@@ -259,7 +237,7 @@ def test_a_read_only_store_is_named_when_it_is_opened(open_folder: Path) -> None
     init_store(url).close()
     (open_folder / "store.db").chmod(0o444)
     open_folder.chmod(0o555)
-    problem = as_a_plain_user(lambda: put(open_store(url), batch(0)))
+    problem = in_child(lambda: put(open_store(url), batch(0)), plain_user=True)
     assert problem.startswith("StoreRefused: ")
     assert f"{open_folder}/store.db" in problem
 
@@ -268,7 +246,7 @@ def test_a_folder_that_cannot_be_entered_is_named(open_folder: Path) -> None:
     (open_folder / "locked").mkdir(mode=0o700)
     if os.geteuid() != 0:
         (open_folder / "locked").chmod(0o000)
-    problem = as_a_plain_user(lambda: open_store(f"sqlite:///{open_folder}/locked/store.db"))
+    problem = in_child(lambda: open_store(f"sqlite:///{open_folder}/locked/store.db"), plain_user=True)
     assert problem.startswith("StoreRefused: ")
     assert "Permission denied" in problem
 

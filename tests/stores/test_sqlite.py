@@ -1,7 +1,6 @@
 """What only the SQLite store promises: files, locks, forks, disks, plans; and the contract of every store."""
 
 import gc
-import os
 import resource
 import sqlite3
 import threading
@@ -21,7 +20,7 @@ from sendonce.stores.sqlite import SQLiteStore
 from tests.stores import workers
 from tests.stores.contract import StoreContract, everything, get_batch, in_thread, put
 from tests.stores.made import NOON, batch, campaign, message, recipient
-from tests.stores.processes import started, told
+from tests.stores.processes import in_child, started, told
 
 
 @pytest.fixture
@@ -262,25 +261,6 @@ def test_each_thread_has_its_connection_and_leaves_none_behind(store: SQLiteStor
         in_thread(lambda: everything(store, Batch))
     gc.collect()
     assert len(store._connections._held) == 1
-
-
-def in_child(work: Callable[[], None]) -> str:
-    """Run `work` in a forked child; returns what it raised, as text, or an empty string."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        problem = ""
-        try:
-            work()
-        except BaseException as fault:
-            problem = f"{type(fault).__name__}: {fault}"
-        os.write(theirs, problem.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        problem = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return problem
 
 
 def test_a_forked_child_and_its_parent_go_on_with_connections_of_their_own(store: SQLiteStore) -> None:
