@@ -7,6 +7,7 @@ import pytest
 from schemas.letters import dump
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Limit, Permit
+from sendonce.delivery import protocol
 from sendonce.delivery.resolver import decide
 from sendonce.delivery.terms import Move
 from sendonce.senders.base import Reply, Verdict
@@ -209,18 +210,23 @@ def test_a_repeat_under_a_cap_is_counted_once(world: World) -> None:
     assert [permit.n for permit in permits] == [10]
 
 
-def test_an_element_of_a_repeat_that_comes_again_gets_no_other_intent(world: World) -> None:
-    """The owner is the same and goes on with the rest of the batch: an old repeat is not taken for its request."""
+def test_a_repeat_is_not_taken_for_another_request_of_the_same_owner(world: World) -> None:
+    """The owner has gone on with the rest of the batch: a repeat that comes again finds another intent there."""
     world.campaign([2])
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], recipients=1, **IDEMPOTENT))
     world.pass_s(1)
-    element = world.render(world.plan_one(AGAIN))
-    again: list[Move] = []
+    doubt = world.batch()
+    reference = world.plan_one(AGAIN)
+    moves: list[Move] = []
 
-    def redelivered(_: object) -> None:
-        again.append(world.owner(world.sender(recipients=1, **IDEMPOTENT), AGAIN).deliver(element).move)
+    def repeated(_: object) -> None:
+        hashed, provider = doubt.payload_hash or "", doubt.provider or ""
+        turn = world.store.transact(
+            lambda tx: protocol.reclaim(tx, AGAIN, reference, "w1", hashed, provider), tag="reclaim"
+        )
+        moves.append(turn.move)
 
-    script = [Scripted(Reply(Verdict.ACCEPTED)), Scripted(Reply(Verdict.ACCEPTED), before=redelivered)]
-    world.owner(world.sender(script, recipients=1, **IDEMPOTENT), AGAIN).deliver(element)
-    assert (again, world.kinds()) == ([Move.LOST], "aa")
-    assert set(world.log.times_accepted().values()) == {1}
+    script = [Scripted(Reply(Verdict.ACCEPTED)), Scripted(Reply(Verdict.ACCEPTED), before=repeated)]
+    owner = world.owner(world.sender(script, recipients=1, **IDEMPOTENT), AGAIN)
+    owner.deliver(world.render(reference))
+    assert (moves, world.kinds()) == ([Move.LOST], "aa")
