@@ -20,6 +20,10 @@ class LetterCode(CodeGenerator):
     _called: Optional[nodes.Node] = None
     _links: frozenset[int] = frozenset()
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._loop_tests: dict[int, str] = {}
+
     def visit_Template(self, node: nodes.Template, frame: Optional[Frame] = None) -> None:
         if self.environment.autoescape:
             self._links = frozenset(map(id, link_beginnings(node)))
@@ -104,10 +108,22 @@ class LetterCode(CodeGenerator):
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         step = self.temporary_identifier()
         self.writeline(f"{step} = so_desk.sheet.step")
+        if node.test is not None:
+            self._loop_tests[id(node.test)] = step
         outer = self._loop_bodies
         self._loop_bodies = (*outer, (node.body, step))
         super().visit_For(node, frame)
         self._loop_bodies = outer
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """`for … if test` turns once for every item that it tests, also for those it leaves out."""
+        step = self._loop_tests.pop(id(node), None)
+        if step is None:
+            return super().visit(node, *args, **kwargs)
+        self.write(f"({step}() or ")
+        super().visit(node, *args, **kwargs)
+        self.write(")")
+        return None
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
         for body, step in self._loop_bodies[-1:]:

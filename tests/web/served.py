@@ -49,6 +49,8 @@ def served(store: Store) -> Iterator[Served]:
     try:
         yield Served(server.effective_port)
     finally:
-        server.close()
-        server.task_dispatcher.shutdown()
+        # Closed by its own thread: sockets closed under a running `select` make it fail now and then.
+        server.trigger.pull_trigger(server.close)
         thread.join(10)
+        server.task_dispatcher.shutdown()
+        assert not thread.is_alive()
