@@ -104,7 +104,7 @@ class _RenderBatch(beam.DoFn):
     def _halt(self, reference: Reference, reason: str, detail: str) -> TaggedOutput:
         """Halt the campaign for a fault that all its recipients share; its neighbours go on."""
         self._worker.keeper.drop(reference)
-        if halt_campaign(self._worker.store, reference.campaign_id, detail):
+        if halt_campaign(self._worker.store, reference, detail):
             self._halted.inc()
         return TaggedOutput(DEAD, DeadLetter("render", reason, detail, reference.campaign_id, reference.batch_no))
 

@@ -155,7 +155,8 @@ class _RateLimitedSend(beam.DoFn):
         except (StoreError, ConfigFault, FailpointRaised):
             raise
         except Exception as fault:
-            halt_campaign(self._worker.store, rendered.campaign_id, unforeseen(fault, "sending", rendered.batch_no))
+            reference = _reference_of(rendered)
+            halt_campaign(self._worker.store, reference, unforeseen(fault, "sending", rendered.batch_no))
             return Delivery(Move.LOST, "unforeseen", 0, {})
 
     def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:

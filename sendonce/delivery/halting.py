@@ -3,18 +3,22 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from schemas.elements import Reference
 from schemas.tables import Campaign, Switch
+from sendonce.delivery import protocol
 from sendonce.stores.base import Store, Tx
 
 
-def halt_campaign(store: Store, campaign_id: str, reason: str) -> bool:
+def halt_campaign(store: Store, reference: Reference, reason: str) -> bool:
     """Running -> halted, with the reason that `status` shows; False when the campaign was not running.
 
-    `resume` makes it run again. Nothing is refused: a fault of ours is nobody's outcome.
+    reference: the batch at which the fault showed; if nobody claimed it yet it goes back to the store, so that
+    `resume` makes it run again at once. Nothing is refused: a fault of ours is nobody's outcome.
     """
 
     def work(tx: Tx) -> bool:
-        campaign = tx.get(Campaign, campaign_id)
+        campaign = tx.get(Campaign, reference.campaign_id)
+        protocol.release(tx, reference, tx.now())
         if campaign is None or campaign.state != "running":
             return False
         tx.put(replace(campaign, state="halted", state_reason=reason, changed_at=tx.now(), changed_by="system"))

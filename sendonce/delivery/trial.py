@@ -224,7 +224,7 @@ def _deliver(store: Store, lane: RunningLane, campaign_id: str, clocks: Clocks) 
     try:
         rendered = render(store, store_key(store), reference, lambda name: compiled_for(store, name))
     except (TemplateFault, SnapshotFault) as fault:
-        halt_campaign(store, campaign_id, str(fault))
+        halt_campaign(store, reference, str(fault))
         raise
     if rendered is None:
         return None

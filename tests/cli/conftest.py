@@ -1,4 +1,5 @@
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,3 +58,8 @@ def store(sendonce: Call) -> Store:
     """The store of the folder, made by `sendonce init`."""
     assert sendonce("init").code == 0
     return shared_store("sqlite:///.sendonce/sendonce.db")
+
+
+def hears_ctrl_c() -> None:
+    """For `preexec_fn`: a process started from a shell's background ignores SIGINT, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from schemas.elements import Reference
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Decision
 from sendonce.control.status import campaign_status
 from sendonce.delivery.halting import halt_campaign
 from sendonce.stores.base import Store
-from tests.cli.conftest import Call
+from tests.cli.conftest import Call, hears_ctrl_c
 from tests.control.made import batch_row, campaign_row, outcomes, seal
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +115,7 @@ def test_status_for_people_fits_and_says_what_to_do(sendonce: Call, store: Store
 def test_a_campaign_whose_template_makes_no_letter_is_not_told_to_go_on(sendonce: Call, store: Store) -> None:
     """It would halt again at once: its template is sealed with it."""
     seal(store, "spring", [3], state="running")
-    halt_campaign(store, "spring", "template_fault")
+    halt_campaign(store, Reference("spring", 0, 0, "bulk"), "template_fault")
 
     said = " ".join(sendonce("status", "spring").out.split())
 
@@ -280,6 +281,7 @@ def test_ctrl_c_while_watching_ends_quietly(store: Store, folder: Path) -> None:
         stderr=subprocess.PIPE,
         env=environment,
         cwd=folder,
+        preexec_fn=hears_ctrl_c,
     )
     assert child.stdout is not None
     child.stdout.readline()

@@ -10,7 +10,7 @@ import pytest
 
 from sendonce.cli.letterbox import look_into
 from sendonce.stores.base import Store
-from tests.cli.conftest import Call
+from tests.cli.conftest import Call, hears_ctrl_c
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,6 +110,7 @@ def test_ctrl_c_lets_what_is_in_flight_end_and_the_next_run_goes_on(
         stderr=subprocess.PIPE,
         env=environment,
         cwd=folder,
+        preexec_fn=hears_ctrl_c,
         text=True,
     )
     deadline_s = time.monotonic() + 60
