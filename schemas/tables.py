@@ -278,10 +278,12 @@ class OutboundMessage:
 @table("limits", key=("scope", "name"))
 @dataclass(frozen=True)
 class Limit:
-    """One limit of one scope (`lane:bulk`, `sender:NAME`). Unit: recipients.
+    """One limit of one scope (`lane:bulk`, `sender:NAME`, `domain:GROUP`, `warmup:SENDER`). Unit: recipients.
 
     rate: a bucket of `burst` permits that fills at `per_s`; `level` permits were in it at `level_at`.
     cap: at most `most` permits in any sliding window of `window_s`; what was granted stands in `send_permits`.
+    A cap with a `plan` (JSON list of whole numbers, never falling) is a warm-up: `most` of its first window from
+    `starts_at` is the first number, and so on; nothing before `starts_at`, no limit after the last.
     `slow` (0 to 1] scales a rate down after the provider throttled.
     """
 
@@ -297,6 +299,8 @@ class Limit:
     slow: float = 1.0
     slow_at: Optional[datetime] = None
     stripes: int = 1
+    starts_at: Optional[datetime] = None
+    plan: Optional[Text] = None
 
 
 @table(

@@ -36,6 +36,12 @@ _WAITS = {
 }
 
 
+def _wait_text(reason: str) -> str:
+    if reason.startswith("domain:"):
+        return f"only mailboxes of the group {reason.removeprefix('domain:')} are left, which waits for a limit"
+    return _WAITS.get(reason, reason)
+
+
 @click.command(name="list")
 @with_session
 def list_campaigns(session: Session) -> None:
@@ -194,7 +200,7 @@ def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
     hints = [
-        f"{number(count)} batches: {_WAITS.get(reason, reason)}"
+        f"{number(count)} batches: {_wait_text(reason)}"
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]

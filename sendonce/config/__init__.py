@@ -1,11 +1,12 @@
 """`sendonce.yaml`: reading it, checking it, and putting its lanes, limits and senders into the store."""
 
 from sendonce.config.faults import ConfigFault
-from sendonce.config.limits import LimitSetting
+from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (
     DEFAULT_STORE,
     LANE_NAMES,
     Config,
+    DomainGroup,
     Lane,
     OutboxSettings,
     SenderSettings,
@@ -13,7 +14,7 @@ from sendonce.config.model import (
     Unsubscribe,
 )
 from sendonce.config.reading import DEFAULT_FILE, config_path, load_config
-from sendonce.config.stored import ConfigChange, apply_config, config_changes, lanes_in, senders_in
+from sendonce.config.stored import ConfigChange, apply_config, config_changes, domain_groups_in, lanes_in, senders_in
 
 __all__ = [
     "DEFAULT_FILE",
@@ -22,15 +23,18 @@ __all__ = [
     "Config",
     "ConfigChange",
     "ConfigFault",
+    "DomainGroup",
     "Lane",
     "LimitSetting",
     "OutboxSettings",
     "SendGridSettings",
     "SenderSettings",
     "Unsubscribe",
+    "WarmUp",
     "apply_config",
     "config_changes",
     "config_path",
+    "domain_groups_in",
     "lanes_in",
     "load_config",
     "senders_in",

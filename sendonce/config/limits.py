@@ -2,9 +2,11 @@
 
 import math
 import re
-from typing import Any, Final, Optional
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any, Final, Optional
 
-from pydantic import BaseModel, ConfigDict, model_validator
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.tables import Limit
 
@@ -70,3 +72,59 @@ class LimitSetting(BaseModel):
         number, window_s = parse_per(self.rate)
         per_s = number / window_s
         return Limit(scope, self.name, "rate", per_s=per_s, burst=self.burst or max(1, math.ceil(per_s)))
+
+
+DAY_S: Final = 86400.0
+
+
+class WarmUp(BaseModel):
+    """A new account's or IP address's first days: `{start: 2026-12-01, per_day: [50, 100, 500, 1000]}`.
+
+    In any 24 hours at most the number of the day in which they end, counted from `start` (a date is its midnight UTC);
+    nothing before it, no limit of this kind after the last day.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: datetime
+    per_day: Annotated[list[Annotated[int, Field(ge=1, strict=True)]], Field(min_length=1, max_length=366)]
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _moment(cls, start: object) -> object:
+        if isinstance(start, str):
+            try:
+                start = datetime.fromisoformat(start) if len(start) > 10 else date.fromisoformat(start)
+            except ValueError:
+                raise ValueError("must be a date like 2026-12-01, or a time with its zone") from None
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ValueError("must name its zone, like 2026-12-01T08:00:00+01:00; a date alone is midnight UTC")
+            return start.astimezone(UTC)
+        if isinstance(start, date):
+            return datetime.combine(start, time(), UTC)
+        raise ValueError("must be a date like 2026-12-01, or a time with its zone")
+
+    @field_validator("per_day")
+    @classmethod
+    def _rises(cls, per_day: list[int]) -> list[int]:
+        if per_day != sorted(per_day):
+            raise ValueError("must not fall from one day to the next")
+        return per_day
+
+    def row(self, scope: str) -> Limit:
+        plan = orjson.dumps(self.per_day).decode()
+        name = f"cap:{DAY_S:g}"
+        return Limit(scope, name, "cap", most=self.per_day[-1], window_s=DAY_S, starts_at=self.start, plan=plan)
+
+
+def most_at(limit: Limit, now: datetime) -> int | None:
+    """How many recipients a cap lets through in the window that ends now; None when its plan is over: any number."""
+    if limit.plan is None or limit.starts_at is None:
+        return limit.most
+    steps: list[int] = orjson.loads(limit.plan)
+    passed_s = (now - limit.starts_at).total_seconds()
+    if passed_s < 0:
+        return 0
+    step = int(passed_s // limit.window_s)
+    return steps[step] if step < len(steps) else None

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sendonce.addresses import BadAddress, normalise, sender_address
-from sendonce.config.limits import LimitSetting
+from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.secrets import SecretReference
 from sendonce.config.urls import base_url_problem
+from sendonce.mailboxes import KNOWN, domain_pattern
 from sendonce.times import DEFAULTS, Times, check_times
 
 DEFAULT_STORE: Final = "sqlite:///.sendonce/sendonce.db"
@@ -52,10 +53,11 @@ def _limits_once(limits: list[LimitSetting]) -> list[LimitSetting]:
 
 
 class _Sender(_Strict):
-    """What every configured account has, whatever its adapter."""
+    """What every configured account has, whatever its adapter. warm_up: how its volume may rise at first."""
 
     name: SenderName
     limits: list[LimitSetting] = []
+    warm_up: Optional[WarmUp] = None
 
     _limits = field_validator("limits")(_limits_once)
 
@@ -167,6 +169,35 @@ class Lane(_Strict):
         return self
 
 
+class DomainGroup(_Strict):
+    """Mailboxes of one operator, and what it may be sent by all lanes and senders together.
+
+    domains: `gmail.com`, `yahoo.*` (any ending), `*.corp.example` (everything below); those of `sendonce.mailboxes`
+    where the name is known there and none are given.
+    """
+
+    name: SenderName
+    domains: list[str] = []
+    limits: Annotated[list[LimitSetting], Field(min_length=1)]
+
+    _limits = field_validator("limits")(_limits_once)
+
+    @field_validator("domains")
+    @classmethod
+    def _patterns(cls, domains: list[str]) -> list[str]:
+        return [domain_pattern(text) for text in domains]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and not raw.get("domains"):
+            name = str(raw.get("name"))
+            if name not in KNOWN:
+                raise ValueError(f"must list its domains; groups that are known without are {', '.join(KNOWN)}")
+            return {**raw, "domains": list(KNOWN[name])}
+        return raw
+
+
 class Unsubscribe(_Strict):
     """Where the unsubscribe links point. RFC 8058 asks for https; http is taken for loopback only."""
 
@@ -199,6 +230,7 @@ class Config(_Strict):
     unsubscribe: Optional[Unsubscribe] = None
     lanes: dict[LaneName, Lane]
     senders: dict[SenderName, SenderSettings]
+    domains: dict[SenderName, DomainGroup] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -209,6 +241,9 @@ class Config(_Strict):
         lanes = raw.get("lanes", {})
         if not isinstance(senders, dict) or not senders or not isinstance(lanes, dict):
             return raw
+        groups = raw.get("domains")
+        if groups is not None and not isinstance(groups, dict):
+            return raw
         first = next(iter(senders))
         filled = {name: {"sender": first, **_LANE_DEFAULTS[name]} for name in LANE_NAMES}
         for name, lane in lanes.items():
@@ -217,6 +252,7 @@ class Config(_Strict):
             **raw,
             "senders": {name: _named(name, sender) for name, sender in senders.items()},
             "lanes": {name: _named(name, lane) for name, lane in filled.items()},
+            **({"domains": {name: _named(name, group) for name, group in groups.items()}} if groups else {}),
         }
 
     @field_validator("store")
@@ -255,6 +291,15 @@ class Config(_Strict):
                 raise ValueError(
                     f"lane {lane.name} names the sender {lane.sender!r}, which is not under senders ({known})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _domains_once(self) -> "Config":
+        named: dict[str, str] = {}
+        for group in self.domains.values():
+            for pattern in group.domains:
+                if named.setdefault(pattern, group.name) != group.name:
+                    raise ValueError(f"the domain {pattern} is in the groups {named[pattern]} and {group.name}")
         return self
 
     def template_folders(self) -> list[Path]:

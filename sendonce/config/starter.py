@@ -41,4 +41,12 @@ lanes:
   critical: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
   high: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
   bulk: {sender: outbox, in_doubt: assume, batch_size: 1000, limits: []}
+
+# Limits for mailboxes of one operator, over all lanes and senders. Known by name: google, microsoft, yahoo, apple, gmx,
+# mailru, orange, qq; others list their domains: shop.example, yahoo.* (any ending), *.corp.example (all below).
+#domains:
+#  google: {limits: [{rate: 50/s}, {cap: 200000/day}]}
+#  partner: {domains: [partner.example, "*.partner.example"], limits: [{rate: 5/s}]}
+# A new account warms up: no more than these in any 24 hours of the 1st, 2nd, 3rd … day; no limit of its kind after.
+#  (under a sender)  warm_up: {start: 2026-12-01, per_day: [50, 100, 500, 1000, 5000, 10000]}
 """

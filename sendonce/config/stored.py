@@ -10,13 +10,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.tables import Limit, Meta, Setting
 from sendonce.config.faults import ConfigFault
-from sendonce.config.model import LANE_NAMES, Config, Lane, SenderSettings
+from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane, SenderSettings
+from sendonce.mailboxes import DomainGroups
 from sendonce.stores.base import Reader, Store, Tx
 
-_KINDS = ("lane", "sender", "guard")
+_KINDS = ("lane", "sender", "guard", "domain")
+_SCOPES = ("lane:", "sender:", "domain:", "warmup:")
 _LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
 _SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
+_GROUP: Final[TypeAdapter[DomainGroup]] = TypeAdapter(DomainGroup)
 Model = TypeVar("Model")
+_DAYS_TOLD: Final = 6
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,13 @@ def senders_in(store: Store) -> dict[str, SenderSettings]:
     return {row.name: _parse(_SENDER, row) for row in _settings(store, "sender")}
 
 
+def domain_groups_in(store: Store) -> DomainGroups | None:
+    """The groups of mailbox providers that have limits; None when no group has."""
+    rows = store.read(lambda reader: reader.scan(Setting, "domain"))
+    groups = [_parse(_GROUP, row) for row in rows]
+    return DomainGroups({group.name: group.domains for group in groups}) if groups else None
+
+
 def _settings(store: Store, kind: str) -> list[Setting]:
     rows = store.read(lambda reader: reader.scan(Setting, kind))
     if not rows:
@@ -107,10 +118,10 @@ def _differences(
         changes.append(ConfigChange("remove", f"{row.kind} {row.name}", row.value, ""))
         removals.append(row)
 
-    limits = {(row.scope, row.name): row for row in reader.scan(Limit) if row.scope.startswith(("lane:", "sender:"))}
+    limits = {(row.scope, row.name): row for row in reader.scan(Limit) if row.scope.startswith(_SCOPES)}
     for wanted in _limits(config):
         limit = limits.pop((wanted.scope, wanted.name), None)
-        if limit is None or limit_text(limit) != limit_text(wanted):
+        if limit is None or _as_set(limit) != wanted:
             before = limit_text(limit) if limit else ""
             changes.append(
                 ConfigChange(
@@ -129,6 +140,8 @@ def _values(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "lane", lane.name, lane.model_dump_json()
     for sender in config.senders.values():
         yield "sender", sender.name, sender.model_dump_json()
+    for group in config.domains.values():
+        yield "domain", group.name, group.model_dump_json()
     if config.recipients_allowed is not None:
         yield "guard", "recipients_allowed", orjson.dumps(sorted(set(config.recipients_allowed))).decode()
     if config.redirect_all_to is not None:
@@ -140,12 +153,25 @@ def _limits(config: Config) -> Iterator[Limit]:
         yield from (limit.row(f"lane:{lane.name}") for limit in lane.limits)
     for sender in config.senders.values():
         yield from (limit.row(f"sender:{sender.name}") for limit in sender.limits)
+        if sender.warm_up is not None:
+            yield sender.warm_up.row(f"warmup:{sender.name}")
+    for group in config.domains.values():
+        yield from (limit.row(f"domain:{group.name}") for limit in group.limits)
+
+
+def _as_set(limit: Limit) -> Limit:
+    """A limit as its setting made it, without what has been drawn from it since."""
+    return replace(limit, level=None, level_at=None, slow=1.0, slow_at=None, stripes=1)
 
 
 def limit_text(limit: Limit) -> str:
-    """What people set of a limit, without its level: `500/s, burst 500` or `100000/day`."""
+    """What people set of a limit, without its level: `500/s, burst 500`, `100000/day`, or a warm-up's first days."""
     if limit.kind == "rate":
         return f"{limit.per_s:g}/s, burst {limit.burst}"
+    if limit.plan is not None and limit.starts_at is not None:
+        days: list[int] = orjson.loads(limit.plan)
+        told = ", ".join(map(str, days[:_DAYS_TOLD])) + (f" … {days[-1]}" if len(days) > _DAYS_TOLD else "")
+        return f"{told} a day in the {len(days)} days from {limit.starts_at:%Y-%m-%d %H:%M} UTC"
     window = {1.0: "s", 60.0: "min", 3600.0: "hour", 86400.0: "day"}.get(limit.window_s, f"{limit.window_s:g}s")
     return f"{limit.most}/{window}"
 

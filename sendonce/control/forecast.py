@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Optional
 
 import orjson
 
 from schemas.tables import Campaign, Limit, Progress, Setting
+from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.guards import Guards, guards_in, is_real
@@ -18,8 +20,8 @@ from sendonce.stores.base import Reader, Store
 @dataclass(frozen=True)
 class Forecast:
     """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
-
-    neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope.
+    neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope; those of mailbox
+    groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`.
     """
 
     campaign: Campaign
@@ -53,8 +55,10 @@ def forecast(store: Store, campaign_id: str) -> Forecast:
         sender = sender_of(reader, campaign)
         row = reader.get(Setting, "sender", sender)
         recipients = count(reader, campaign_id).outcomes["open"]
-        scopes = (f"lane:{campaign.priority}", f"sender:{sender}")
+        now = reader.now()
+        scopes = (f"lane:{campaign.priority}", f"sender:{sender}", f"warmup:{sender}")
         limits = [limit for scope in scopes for limit in reader.scan(Limit, scope)]
+        of_groups = [limit for limit in reader.scan(Limit) if limit.scope.startswith("domain:")]
         return Forecast(
             campaign=campaign,
             recipients=recipients,
@@ -62,24 +66,36 @@ def forecast(store: Store, campaign_id: str) -> Forecast:
             adapter="" if row is None else str(orjson.loads(row.value).get("adapter", "")),
             real=is_real(reader, sender),
             guards=guards_in(reader),
-            limits=[f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}" for limit in limits],
-            stops=stops_of(reader, campaign.priority, sender, reader.now()),
-            seconds=_seconds(recipients, limits, _measured(reader, campaign.priority)),
+            limits=[f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}" for limit in limits + of_groups],
+            stops=stops_of(reader, campaign.priority, sender, now),
+            seconds=_seconds(recipients, limits, _measured(reader, campaign.priority), now),
         )
 
     return store.read(look)
 
 
-def at_least_s(recipients: int, limit: Limit) -> float:
-    """Seconds in which an untouched limit lets that many through."""
+def at_least_s(recipients: int, limit: Limit, now: datetime) -> float:
+    """Seconds from now in which an untouched limit lets that many through."""
     if limit.kind == "rate":
         return max(0.0, recipients - limit.burst) / (limit.per_s * limit.slow)
-    windows = math.ceil(recipients / limit.most) - 1
-    return max(0, windows) * limit.window_s
+    if limit.plan is None:
+        windows = math.ceil(recipients / limit.most) - 1
+        return max(0, windows) * limit.window_s
+    at, passed = now, 0
+    while (most := most_at(limit, at)) is not None:
+        passed += most
+        if passed >= recipients:
+            break
+        # A window that is used up at once is free again one window later; before the plan starts nothing is used.
+        waits_s = (
+            (limit.starts_at - at).total_seconds() if limit.starts_at is not None and at < limit.starts_at else 0.0
+        )
+        at += timedelta(seconds=waits_s or limit.window_s)
+    return (at - now).total_seconds()
 
 
-def _seconds(recipients: int, limits: list[Limit], measured: Optional[float]) -> Optional[float]:
-    bounds = [at_least_s(recipients, limit) for limit in limits]
+def _seconds(recipients: int, limits: list[Limit], measured: Optional[float], now: datetime) -> Optional[float]:
+    bounds = [at_least_s(recipients, limit, now) for limit in limits]
     if measured:
         bounds.append(recipients / measured)
     return max(bounds) if bounds else None

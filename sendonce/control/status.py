@@ -132,8 +132,11 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
 
 def _capped(reader: Reader, campaign: Campaign, sender: str, counts: Counts) -> bool:
     """Whether a cap decides when the rest goes: the pace so far then says nothing about the end."""
-    limits = [row for scope in (f"lane:{campaign.priority}", f"sender:{sender}") for row in reader.scan(Limit, scope)]
-    return bool(counts.waiting.get("limit")) and any(limit.kind == "cap" for limit in limits)
+    scopes = (
+        {f"lane:{campaign.priority}", f"sender:{sender}", f"warmup:{sender}"} if counts.waiting.get("limit") else set()
+    )
+    scopes |= {reason for reason in counts.waiting if reason.startswith("domain:")}
+    return any(limit.kind == "cap" for scope in sorted(scopes) for limit in reader.scan(Limit, scope))
 
 
 def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:

@@ -17,8 +17,9 @@ from sendonce.control.suppressions import lists_of
 from sendonce.delivery import batches, protocol, retry
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
-from sendonce.delivery.requests import next_letters, report_of
-from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.delivery.requests import next_letters, report_of, shares_of
+from sendonce.delivery.shares import Shares
+from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.failpoints import failpoint
 from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
@@ -90,22 +91,26 @@ class Deliverer:
             if rendered is None:
                 return Delivery(Move.LOST, "stale_reference", 0, {})
             letters, at = rendered
-        batch, lists, most = self._look(reference)
+        batch, lists, most, shares = self._look(reference, letters)
         if batch is None or batch.plan_no != reference.plan_no:
             return Delivery(Move.LOST, "stale_reference", 0, {})
-        run = _Run(self, reference, letters, facts_of(letters, at, lists), most, batch)
+        run = _Run(self, reference, letters, facts_of(letters, at, lists), most, shares, batch)
         return run.repeat_doubt() if batch.state == batches.IN_DOUBT else run.go()
 
-    def _look(self, reference: Reference) -> tuple[Batch | None, tuple[str, ...], int]:
-        """The batch as it is, the suppression lists of its campaign, and how large a request may be now."""
+    def _look(self, reference: Reference, letters: Letters) -> tuple[Batch | None, tuple[str, ...], int, Shares]:
+        """The batch as it is, its campaign's suppression lists, and how large a request and its shares may be now."""
         terms = self._terms
+        scopes = list(shares_of(terms.groups, letters.letters))
 
-        def work(reader: Reader) -> tuple[Batch | None, tuple[str, ...], int]:
+        def work(reader: Reader) -> tuple[Batch | None, tuple[str, ...], int, Shares]:
+            now = reader.now()
+            ttl_s, room = terms.times.permit_ttl_s, self._sender.capabilities.recipients
             batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
             campaign = reader.get(Campaign, reference.campaign_id)
             lists = lists_of(orjson.loads(campaign.options) if campaign is not None else {})
-            limits = limits_of(reader, terms.scopes)
-            return batch, lists, largest_request(limits, terms.times.permit_ttl_s, self._sender.capabilities.recipients)
+            most = largest_request(limits_of(reader, terms.scopes), ttl_s, room, now)
+            largest = {scope: largest_request(limits_of(reader, [scope]), ttl_s, room, now) for scope in scopes}
+            return batch, lists, most, Shares(largest, self._clocks.own_s)
 
         return self._store.read(work)
 
@@ -114,7 +119,14 @@ class _Run:
     """The life of one batch in one owner's hands."""
 
     def __init__(
-        self, owner: Deliverer, reference: Reference, letters: Letters, facts: Rendered, most: int, seen: Batch
+        self,
+        owner: Deliverer,
+        reference: Reference,
+        letters: Letters,
+        facts: Rendered,
+        most: int,
+        shares: Shares,
+        seen: Batch,
     ) -> None:
         self._store = owner._store
         self._sender = owner._sender
@@ -126,14 +138,14 @@ class _Run:
         self._letters = letters
         self._facts = facts
         self._most = most
+        self._shares = shares
         self._seen = seen
         self._refused_at_render = frozenset(facts.outcomes)
         self._requests = 0
 
     def go(self) -> Delivery:
         """Claim the batch, then go on as its owner."""
-        prepared = self._prepare(self._seen, {})
-        ask = _ask(prepared, self._sender.identity)
+        prepared, ask = self._next(self._seen, {})
         started_s = self._clocks.own_s()
         turn = self._commit(
             "claim", lambda tx: protocol.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
@@ -153,11 +165,12 @@ class _Run:
             self._commit("skip_rung", lambda tx: protocol.skip_rung(tx, *_key(batch)))
             return self._end(Turn(Move.ENDED, reason=protocol.PAYLOAD_CHANGED))
         same = prepared
+        shares = shares_of(self._terms.groups, chosen)
         started_s = self._clocks.own_s()
         turn = self._commit(
             "reclaim",
             lambda tx: protocol.reclaim(
-                tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.identity
+                tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.identity, shares
             ),
         )
         return self._own(turn, prepared, started_s, repeated=True)
@@ -172,15 +185,16 @@ class _Run:
                 failpoint("S3")
                 report = self._call(mine, prepared, started_s, repeated=repeated)
                 repeated = False
-            elif turn.size is not None:
-                self._most = turn.size
-            prepared = self._prepare(mine, report.outcomes if report else {}, report)
-            turn, started_s = self._advance(mine, report, _ask(prepared, self._sender.identity))
+            else:
+                self._most = self._most if turn.size is None else turn.size
+                self._shares.cut(turn.cuts)
+            prepared, ask = self._next(mine, report.outcomes if report else {}, report)
+            turn, started_s = self._advance(mine, report, ask)
             if report is not None:
                 failpoint("S7")
         return self._end(turn)
 
-    def _advance(self, mine: Batch, report: Report | None, ask: Ask | None) -> tuple[Turn, float]:
+    def _advance(self, mine: Batch, report: Report | None, ask: Ask | Later | None) -> tuple[Turn, float]:
         started_s = self._clocks.own_s()
         turn = self._commit(
             "advance", lambda tx: protocol.advance(tx, self._terms, mine, self._worker_id, report, self._facts, ask)
@@ -190,13 +204,13 @@ class _Run:
     def _call(self, mine: Batch, prepared: Prepared, started_s: float, *, repeated: bool) -> Report:
         times = self._terms.times
         passed_s = self._clocks.own_s() - started_s
-        ordinals = prepared.request.ordinals
+        attempt, ordinals = prepared.request.attempt_id, prepared.request.ordinals
+        shares = shares_of(self._terms.groups, prepared.request.chosen)
         if repeated:
             ordinals = [ordinal for ordinal in ordinals if mine.outcomes[ordinal] == Outcome.IN_DOUBT]
         if passed_s > min(times.permit_ttl_s, times.lease_s - times.request_timeout_s - times.margin_s):
-            return report_of(
-                prepared.request.attempt_id, ordinals, Reply(Verdict.NOT_SENT, LATE), 0.0, repeated=repeated
-            )
+            reply = Reply(Verdict.NOT_SENT, LATE)
+            return report_of(attempt, ordinals, reply, 0.0, repeated=repeated, shares=shares)
         reply = self._sender.send(prepared, times.request_timeout_s)
         if failpoint("S6") == "drop_reply":
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
@@ -205,22 +219,34 @@ class _Run:
             reply = Reply(Verdict.UNKNOWN, "repeated_late")
         self._requests += 1
         wait_s = retry.wait_s(mine.tries + 1, reply.retry_after_s, self._clocks.chance)
-        return report_of(prepared.request.attempt_id, ordinals, reply, wait_s, repeated=repeated)
+        return report_of(attempt, ordinals, reply, wait_s, repeated=repeated, shares=shares)
 
-    def _prepare(self, batch: Batch, news: Mapping[int, Outcome], report: Report | None = None) -> Prepared | None:
-        """The next request, made before the transaction that asks for it; None at the end, or to hand back."""
+    def _next(
+        self, batch: Batch, news: Mapping[int, Outcome], report: Report | None = None
+    ) -> tuple[Prepared | None, Ask | Later | None]:
+        """The next request, made before the transaction that asks for it; none at the end, or to hand back."""
         if self._stopping() or (report is not None and _must_stop(report)):
-            return None
+            return None, None
         closed = {**self._facts.outcomes, **news}
         left = [ordinal for ordinal in batches.open_ordinals(batch) if ordinal not in closed]
-        while True:
-            chosen = next_letters(self._letters, left, self._sender.capabilities, self._most)
+        groups = self._terms.groups
+        while left:
+            room_in = self._shares.room()
+            chosen = next_letters(self._letters, left, self._sender.capabilities, self._most, groups, room_in)
             if not chosen:
-                return None
+                return None, self._shares.later()
             prepared = self._try_prepare(attempt_id(self._clocks.wall_ms(), self._clocks.randomness(10)), chosen)
             if prepared is not None:
-                return prepared
+                shares = shares_of(groups, chosen)
+                return prepared, Ask(
+                    prepared.request.attempt_id,
+                    prepared.request.ordinals,
+                    prepared.payload_hash,
+                    self._sender.identity,
+                    shares,
+                )
             left = [ordinal for ordinal in left if ordinal not in self._facts.outcomes]
+        return None, None
 
     def _try_prepare(self, attempt: str, chosen: list[Letter]) -> Prepared | None:
         """The bytes of a call; None after noting a letter that no call can carry as refused."""
@@ -253,12 +279,6 @@ class _Run:
                 if outcome.kind == "refused" and ordinal not in self._refused_at_render:
                     refused.append((ordinal, self._facts.names[ordinal], outcome))
         return Delivery(turn.move, turn.reason, self._requests, changed, turn.until, refused)
-
-
-def _ask(prepared: Prepared | None, provider: str) -> Ask | None:
-    if prepared is None:
-        return None
-    return Ask(prepared.request.attempt_id, prepared.request.ordinals, prepared.payload_hash, provider)
 
 
 def _must_stop(report: Report) -> bool:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sendonce.config import ConfigFault, Lane, SenderSettings, SendGridSettings, lanes_in, senders_in
+from sendonce.config import ConfigFault, Lane, SenderSettings, SendGridSettings, domain_groups_in, lanes_in, senders_in
 from sendonce.config.secrets import resolve
 from sendonce.control.guards import sender_obstacle
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
+from sendonce.mailboxes import DomainGroups
 from sendonce.senders.base import Sender
 from sendonce.senders.outbox import Outbox
 from sendonce.stores.base import Store
@@ -71,20 +72,28 @@ def running_lanes(
         name: held[name].sender if name in held and held[name].settings == found else make_sender(found)
         for name, found in settings.items()
     }
-    return {name: _running(lane, settings[lane.sender], senders[lane.sender]) for name, lane in lanes.items()}
+    groups = domain_groups_in(store)
+    return {name: _running(lane, settings[lane.sender], senders[lane.sender], groups) for name, lane in lanes.items()}
 
 
-def _running(lane: Lane, settings: SenderSettings, sender: Sender) -> RunningLane:
+def scopes_of(lane: str, settings: SenderSettings) -> tuple[str, ...]:
+    """The scopes from which every request of a lane draws with all its recipients."""
+    warm_up = (f"warmup:{settings.name}",) if settings.warm_up is not None else ()
+    return (f"lane:{lane}", f"sender:{settings.name}", *warm_up)
+
+
+def _running(lane: Lane, settings: SenderSettings, sender: Sender, groups: DomainGroups | None) -> RunningLane:
     times = lane.all_times()
     terms = Terms(
         lane=lane.name,
         sender=lane.sender,
-        scopes=(f"lane:{lane.name}", f"sender:{lane.sender}"),
+        scopes=scopes_of(lane.name, settings),
         times=times,
         hold_max_s=times.hold_max_s,
         provider=sender.identity,
         asks_again_s=sender.capabilities.idempotency_window_s,
         outbound_log=lane.outbound_log,
+        groups=groups,
     )
     policy = Policy(
         in_doubt=lane.in_doubt,

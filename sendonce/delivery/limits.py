@@ -5,18 +5,23 @@ Two kinds of limit, both counted in recipients (a request for 1,000 people takes
 rate    a bucket of `burst` permits that fills at `per_s`. Any window of T seconds grants at most burst + per_s x T.
 cap     at most `most` in any sliding window of `window_s`, never one more. What was granted stands in the grant
         log until its last possible arrival at the provider (`Permit.used_by`) has left the window, so that the
-        cap holds for arrivals, not only for grants.
+        cap holds for arrivals, not only for grants. With a plan (a warm-up), `most` rises from window to window.
 
 A rate is waited for in full: a request never exceeds a bucket, and small leftovers would tear form letters into
 tiny requests. A cap is cut to: what is left of a day's quota is used.
+
+A request draws from its lane and sender with all its recipients, and from the limits of each group of mailbox
+providers (`domain:GROUP`) with its share: those recipients whose mailboxes are there. Where a share gets less than it
+wants, only the share is cut, and the others go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil, floor
 
 from schemas.tables import Limit, Permit
+from sendonce.config.limits import most_at
 from sendonce.stores.base import Reader, Tx
 
 # Rounding of floats must not make a bucket that is full by arithmetic look one permit short for ever.
@@ -42,16 +47,38 @@ class Wait:
     scope: str
 
 
-def largest_request(limits: Sequence[Limit], permit_ttl_s: float, most: int) -> int:
+@dataclass(frozen=True)
+class Cut:
+    """What a share of a request gets instead of all: n permits (0 or more).
+
+    With 0, others are worth asking for at `until` (store time), which is in `wait_s` seconds.
+    """
+
+    n: int
+    until: datetime
+    wait_s: float = 0.0
+
+
+def _next_step_at(limit: Limit, now: datetime) -> datetime | None:
+    """When the next window of a plan begins, which may let more through; None for a cap without a plan."""
+    if limit.plan is None or limit.starts_at is None:
+        return None
+    passed = (now - limit.starts_at).total_seconds() // limit.window_s
+    return limit.starts_at + timedelta(seconds=max(0.0, passed + 1) * limit.window_s)
+
+
+def largest_request(limits: Sequence[Limit], permit_ttl_s: float, most: int, now: datetime) -> int:
     """The most recipients that one request may ask for: `most`, or less where a rate is low.
 
-    A request carries no more than the rate passes within the life of a permit, and no more than its bucket holds.
+    A request carries no more than the rate passes within the life of a permit, and no more than half of its bucket:
+    waiting for a full one would waste what flows in between its being full and somebody's coming for it.
     """
     for limit in limits:
         if limit.kind == "rate":
-            most = min(most, max(1, floor(limit.per_s * permit_ttl_s)), limit.burst)
+            most = min(most, max(1, floor(limit.per_s * permit_ttl_s)), ceil(limit.burst / 2))
         else:
-            most = min(most, limit.most)
+            passes = most_at(limit, now)
+            most = most if passes is None else min(most, passes)
     return max(1, most)
 
 
@@ -92,18 +119,40 @@ def ask_again(
             answer = _ask_rate(limit, n, now)
         elif granted_at is not None and reader.get(Permit, limit.scope, granted_at, attempt_id) is not None:
             continue
-        elif n > limit.most:
+        elif limit.plan is None and n > limit.most:
             return None
         else:
             counted = _counted(reader, limit, now)
-            if sum(permit.n for permit in counted) + n <= limit.most:
+            most = most_at(limit, now)
+            if most is None or sum(permit.n for permit in counted) + n <= most:
                 continue
-            answer = Wait(counted[0].used_by + timedelta(seconds=limit.window_s, microseconds=1), limit.scope)
+            answer = Wait(_sooner(limit, counted[0].used_by if counted else None, now), _name(limit))
         if isinstance(answer, Wait):
             waits.append(answer)
     if waits:
         return max(waits, key=lambda wait: wait.until)
     return Grant(n, tuple(_drawn(limit, n, now) for limit in limits if limit.kind == "rate"))
+
+
+def ask_shares(
+    reader: Reader, shares: Mapping[str, Sequence[int]], now: datetime
+) -> tuple[dict[str, Cut], list[tuple[list[Limit], Grant]]]:
+    """Whether each share of a request may go, by scope: the cuts, and what the others take. Writes nothing.
+
+    shares: the recipients of a request that draw from a scope besides its lane and sender.
+    """
+    cuts: dict[str, Cut] = {}
+    grants: list[tuple[list[Limit], Grant]] = []
+    for scope, share in shares.items():
+        limits = limits_of(reader, [scope])
+        answer = ask(reader, limits, len(share), now)
+        if isinstance(answer, Wait):
+            cuts[scope] = Cut(0, answer.until, (answer.until - now).total_seconds())
+        elif answer.n < len(share):
+            cuts[scope] = Cut(answer.n, now)
+        else:
+            grants.append((limits, answer))
+    return cuts, grants
 
 
 def take(
@@ -184,10 +233,35 @@ def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: date
         if limit.kind == "rate":
             here = floor(_level(limit, now) + limit.per_s * limit.slow * horizon_s + _EPSILON)
         else:
+            most = most_at(limit, now)
+            if most is None:
+                continue
             counted = _counted(reader, limit, now + timedelta(seconds=horizon_s))
-            here = limit.most - sum(permit.n for permit in counted)
+            here = most - sum(permit.n for permit in counted)
         passes = max(0, here) if passes is None else max(0, min(passes, here))
     return passes
+
+
+def passes_by(reader: Reader, limits: Sequence[Limit], n: int, now: datetime) -> datetime:
+    """About when the limits will have let n recipients through, if nobody else draws. To put waiting work in a line."""
+    return max([now, *(_passes_by(reader, limit, n, now) for limit in limits)])
+
+
+def _passes_by(reader: Reader, limit: Limit, n: int, now: datetime) -> datetime:
+    if limit.kind == "rate":
+        return now + timedelta(seconds=max(0.0, n - _level(limit, now)) / (limit.per_s * limit.slow))
+    most = most_at(limit, now)
+    if most is None:
+        return now
+    counted = _counted(reader, limit, now)
+    left = most - sum(permit.n for permit in counted)
+    if left >= n:
+        return now
+    for permit in counted:
+        left += permit.n
+        if left >= n:
+            return permit.used_by + timedelta(seconds=limit.window_s, microseconds=1)
+    return now + timedelta(seconds=limit.window_s * min(ceil(n / max(1, most)), 1000))
 
 
 def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
@@ -196,7 +270,7 @@ def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
     if level + _EPSILON >= wanted:
         return wanted
     wait_s = (wanted - level) / (limit.per_s * limit.slow)
-    return Wait(now + timedelta(microseconds=ceil(wait_s * 1e6)), f"{limit.scope} {limit.name}")
+    return Wait(now + timedelta(microseconds=ceil(wait_s * 1e6)), _name(limit))
 
 
 def _level(limit: Limit, now: datetime) -> float:
@@ -213,18 +287,33 @@ def _drawn(limit: Limit, n: int, now: datetime) -> Limit:
 
 
 def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
+    most = most_at(limit, now)
+    if most is None:
+        return n
     counted = _counted(reader, limit, now)
-    left = limit.most - sum(permit.n for permit in counted)
+    left = most - sum(permit.n for permit in counted)
     if left >= 1:
         return min(n, left)
     # The window moves on when the grant that leaves it first has left: one permit is worth waking up for.
+    leaves = None
     for permit in counted:
         left += permit.n
         if left >= 1:
-            return Wait(
-                permit.used_by + timedelta(seconds=limit.window_s, microseconds=1), f"{limit.scope} {limit.name}"
-            )
-    raise AssertionError("a cap of at least 1 always frees a permit")  # pragma: no cover
+            leaves = permit.used_by
+            break
+    return Wait(_sooner(limit, leaves, now), _name(limit))
+
+
+def _sooner(limit: Limit, leaves: datetime | None, now: datetime) -> datetime:
+    """When a cap passes something again: a grant that was used by `leaves` has left the window, or its plan rises."""
+    moments = [_next_step_at(limit, now)]
+    if leaves is not None:
+        moments.append(leaves + timedelta(seconds=limit.window_s, microseconds=1))
+    return min(moment for moment in moments if moment is not None)
+
+
+def _name(limit: Limit) -> str:
+    return f"{limit.scope} {limit.name}"
 
 
 def _counted(reader: Reader, limit: Limit, now: datetime) -> list[Permit]:

@@ -9,9 +9,10 @@ from schemas.tables import Batch, Campaign, Limit
 from sendonce.config.stored import limit_text
 from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches, limits
+from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import lane_campaigns, limit_waiters, open_batches
-from sendonce.delivery.protocol import may_ask_again
+from sendonce.delivery.protocol import DOMAIN, may_ask_again, waits_for_limit
 from sendonce.stores.base import ANY_SHARD, Reader
 
 
@@ -45,18 +46,26 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
         # A plan finds nothing while the limits pass nothing: the first permit is what the pending batches wait for.
         first = limits.ask(reader, scopes, 1, now) if passes == 0 else None
         free_at = first.until if isinstance(first, limits.Wait) else now
-        full += [
-            _name(limit) for limit in scopes if limits.outlook(reader, [limit], lane.terms.times.window_s, now) == 0
-        ]
+        full += _full(reader, lane, scopes, now)
         stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
-            counts = reader.tally(Batch, ANY_SHARD, campaign.campaign_id, sums=("n_open", "n_in_doubt"))
+            counts = reader.tally(
+                Batch, ANY_SHARD, campaign.campaign_id, by=("wait_reason",), sums=("n_open", "n_in_doubt")
+            )
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
+            groups = {str(row["wait_reason"]) for row in counts if str(row["wait_reason"]).startswith(DOMAIN)}
+            full += _full(reader, lane, limits.limits_of(reader, sorted(groups)), now)
             moments, reasons = _moments(reader, lane, campaign, now, stops, free_at)
             due += moments
             waits |= reasons
     due_at, due_for = min(due, default=(None, ""))
     return Left(unfinished, due_at, tuple(sorted(waits)), due_for, tuple(dict.fromkeys(full)))
+
+
+def _full(reader: Reader, lane: RunningLane, scopes: Sequence[Limit], now: datetime) -> list[str]:
+    """Those of the limits that pass nothing within the lane's window, in words."""
+    window_s = lane.terms.times.window_s
+    return [_name(limit) for limit in scopes if limits.outlook(reader, [limit], window_s, now) == 0]
 
 
 def _name(limit: Limit) -> str:
@@ -96,9 +105,10 @@ def _moments(
     else:
         due += [(batch.visible_at or now, "lease") for batch in queued]
         if pending is not None:
-            retried = pending.due_at > free_at and pending.wait_reason not in (None, "limit")
+            retried = pending.due_at > free_at and pending.wait_reason is not None and not waits_for_limit(pending)
             due.append((max(pending.due_at, free_at), "retry" if retried else "limit"))
-            if pending.due_at > free_at and limit_waiters(reader, lane.terms, campaign_id, now):
+            line = GroupLine(reader, lane.terms, now)
+            if pending.due_at > free_at and any(limit_waiters(reader, lane.terms, line, campaign_id, now)):
                 due.append((free_at, "limit"))
     if campaign.state == "cancelling" and (pending or queued):
         due.append((now, "cancel"))

@@ -10,8 +10,9 @@ from schemas.elements import Reference
 from schemas.tables import Batch, Campaign
 from sendonce.control.stops import stops_of
 from sendonce.delivery import batches
+from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.limits import limits_of, outlook
-from sendonce.delivery.protocol import may_ask_again, plan
+from sendonce.delivery.protocol import DOMAIN, may_ask_again, plan, postpone, waits_for_limit
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
@@ -23,11 +24,24 @@ LATER_LOOKED_AT = 256
 
 @dataclass(frozen=True)
 class Candidate:
-    """A batch that was due when the planner looked, and how many recipients of it a plan would move."""
+    """A batch that was due when the planner looked, and how many recipients of it a plan would move.
+
+    group: the scope whose share all of them wait for, if so.
+    """
 
     campaign_id: str
     batch_no: int
     recipients: int
+    due_at: datetime
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What to mark as queued, and which batches of a mailbox group to let wait until when."""
+
+    now: list[Candidate]
+    later: list[tuple[Candidate, datetime]]
 
 
 def plan_lane(store: Store, terms: Terms, window: int) -> list[Reference]:
@@ -35,14 +49,22 @@ def plan_lane(store: Store, terms: Terms, window: int) -> list[Reference]:
 
     Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
     Doubts that may be settled by asking again come before new work. A lane that is stopped, halted, throttled or out of
-    permits is left alone.
+    permits is left alone. Batches of which only a mailbox group's share is left are planned as far as its limits will
+    pass them; the others get a place in its line, as a later due time.
     """
-    candidates = store.read(lambda reader: _candidates(reader, terms, window))
+    chosen = store.read(lambda reader: _choose(reader, terms, window))
     references: list[Reference] = []
-    for start in range(0, len(candidates), MARKED_AT_ONCE):
-        mark = partial(_mark, terms=terms, candidates=candidates[start : start + MARKED_AT_ONCE])
+    for start in range(0, len(chosen.now), MARKED_AT_ONCE):
+        mark = partial(_mark, terms=terms, candidates=chosen.now[start : start + MARKED_AT_ONCE])
         references += store.transact(mark, tag="plan")
+    for start in range(0, len(chosen.later), MARKED_AT_ONCE):
+        store.transact(partial(_postpone, later=chosen.later[start : start + MARKED_AT_ONCE]), tag="postpone")
     return references
+
+
+def _postpone(tx: Tx, later: Sequence[tuple[Candidate, datetime]]) -> None:
+    for candidate, due_at in later:
+        postpone(tx, candidate.campaign_id, candidate.batch_no, candidate.due_at, due_at)
 
 
 def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Reference]:
@@ -53,26 +75,30 @@ def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Referen
     ]
 
 
-def _candidates(reader: Reader, terms: Terms, window: int) -> list[Candidate]:
+def _choose(reader: Reader, terms: Terms, window: int) -> _Chosen:
     now = reader.now()
+    chosen = _Chosen([], [])
     if stops_of(reader, terms.lane, terms.sender, now):
-        return []
+        return chosen
     passes = outlook(reader, limits_of(reader, terms.scopes), terms.times.window_s, now)
     if passes is not None:
         window = min(window, passes)
     if window <= 0:
-        return []
+        return chosen
     campaigns = lane_campaigns(reader, terms.lane)
-    doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
     running = [campaign for campaign in campaigns if campaign.state == "running"]
+    doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
     due = [_due(reader, campaign, now, window) for campaign in running]
-    freed = [_freed(reader, terms, campaign, now) for campaign in running]
-    chosen: list[Candidate] = []
+    line = GroupLine(reader, terms, now)
+    freed = [_freed(reader, terms, line, campaign, now) for campaign in running]
     total = 0
     for candidate in chain(_in_turn(doubts), _in_turn(due), _in_turn(freed)):
         if total >= window:
             break
-        chosen.append(candidate)
+        if candidate.group and (due_at := line.place(candidate.group, candidate.recipients)) is not None:
+            chosen.later.append((candidate, due_at))
+            continue
+        chosen.now.append(candidate)
         total += candidate.recipients
     return chosen
 
@@ -91,23 +117,28 @@ def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iter
     """Lost references first (queued, not claimed in time), then pending batches; lazily, for most stay unlooked at."""
     for batch in open_batches(reader, campaign.campaign_id, batches.QUEUED):
         if batch.visible_at is not None and batch.visible_at <= now:
-            yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+            yield _candidate(batch)
     # Each pending batch moves at least one recipient, so `window` batches are always enough.
     most = min(window, 1000)
     due = reader.scan(
         Batch, ANY_SHARD, campaign.campaign_id, batches.PENDING, index="batches_open", upto=now, limit=most
     )
     for batch in due:
-        yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+        yield _candidate(batch)
 
 
-def _freed(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
-    for batch in limit_waiters(reader, terms, campaign.campaign_id, now):
-        yield Candidate(batch.campaign_id, batch.batch_no, batch.n_open)
+def _candidate(batch: Batch) -> Candidate:
+    group = batch.wait_reason if batch.wait_reason and batch.wait_reason.startswith(DOMAIN) else ""
+    return Candidate(batch.campaign_id, batch.batch_no, batch.n_open, batch.due_at, group)
 
 
-def limit_waiters(reader: Reader, terms: Terms, campaign_id: str, now: datetime) -> list[Batch]:
-    """Batches that a limit sent away for longer than the lane's window.
+def _freed(reader: Reader, terms: Terms, line: GroupLine, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
+    for batch in limit_waiters(reader, terms, line, campaign.campaign_id, now):
+        yield _candidate(batch)
+
+
+def limit_waiters(reader: Reader, terms: Terms, line: GroupLine, campaign_id: str, now: datetime) -> Iterator[Batch]:
+    """Batches that a limit sent away for longer than the lane's window, and that might go now.
 
     Their due time is what the limit said then. It may have been raised or removed since, so when the limits pass
     something now they are worth a claim.
@@ -116,14 +147,16 @@ def limit_waiters(reader: Reader, terms: Terms, campaign_id: str, now: datetime)
     later = reader.scan(
         Batch, ANY_SHARD, campaign_id, batches.PENDING, index="batches_open", after=soon, limit=LATER_LOOKED_AT
     )
-    return [batch for batch in later if batch.wait_reason == "limit"]
+    for batch in later:
+        if waits_for_limit(batch) and (batch.wait_reason == "limit" or line.passes_now(str(batch.wait_reason))):
+            yield batch
 
 
 def _doubts(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
     for batch in open_batches(reader, campaign.campaign_id, batches.IN_DOUBT):
         unseen = batch.visible_at is None or batch.visible_at <= now
         if unseen and batch.due_at <= now and may_ask_again(batch, terms, now):
-            yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt)
+            yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt, batch.due_at)
 
 
 def open_batches(reader: Reader, campaign_id: str, state: str) -> list[Batch]:

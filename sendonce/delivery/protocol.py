@@ -3,6 +3,7 @@
     step         from -> to
     plan         pending and due, or queued and lost -> queued            plan_no + 1: one live reference a batch
                  in doubt, provider de-duplicates    -> in doubt          plan_no + 1: the doubt may be asked again
+    postpone     pending, waits for a mailbox group  -> pending           later due: others of the group come first
     keep         queued, my plan_no                  -> queued            later visible: the reference is only slow
     claim        queued, my plan_no                  -> sending           token + 1, the first intent and its permit
     reclaim      in doubt, my plan_no                -> sending           token + 1, the same intent, a new permit
@@ -41,12 +42,15 @@ from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
-from sendonce.delivery.terms import LATE, Ask, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.stores.base import Tx
 
 # A suppression's time may lie a little before that of a rendering which did not see it: clocks are set back, and a
 # reader's store time is not always written down. Looking back further costs nothing: who is struck out is so once.
 _CLOCK_MARGIN = timedelta(minutes=2)
+
+# What a batch waits for whose open recipients all have their mailboxes with one group: `domain:GROUP`, its scope.
+DOMAIN = "domain:"
 
 # Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
 PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
@@ -72,6 +76,15 @@ def plan(tx: Tx, terms: Terms, campaign_id: str, batch_nos: Iterable[int]) -> li
     return references
 
 
+def postpone(tx: Tx, campaign_id: str, batch_no: int, seen_due_at: datetime, due_at: datetime) -> bool:
+    """Let a batch that waits for a mailbox group's limit wait until `due_at`. False: it is not as it was seen."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is None or found.state != batches.PENDING or found.due_at != seen_due_at:
+        return False
+    tx.put(replace(found, due_at=due_at))
+    return True
+
+
 def keep(tx: Tx, reference: Reference, visibility_s: float) -> bool:
     """Keep a queued batch invisible for longer: its reference is not lost, only slow. False: the reference is stale."""
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
@@ -83,13 +96,18 @@ def keep(tx: Tx, reference: Reference, visibility_s: float) -> bool:
 
 def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:
     if batch.state == batches.PENDING:
-        return batch.due_at <= now or batch.wait_reason == "limit"
+        return batch.due_at <= now or waits_for_limit(batch)
     if batch.state == batches.QUEUED:
         return batch.visible_at is not None and batch.visible_at <= now
     if batch.state == batches.IN_DOUBT:
         unseen = batch.visible_at is None or batch.visible_at <= now
         return unseen and batch.due_at <= now and may_ask_again(batch, terms, now)
     return False
+
+
+def waits_for_limit(batch: Batch) -> bool:
+    """Whether a limit sent a batch away: its due time is what the limit said then, and may come earlier since."""
+    return batch.wait_reason == "limit" or (batch.wait_reason or "").startswith(DOMAIN)
 
 
 def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
@@ -108,7 +126,9 @@ def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
 # -- claim, reclaim, advance --------------------------------------------------------------------------------------
 
 
-def claim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, rendered: Rendered, ask: Ask | None) -> Turn:
+def claim(
+    tx: Tx, terms: Terms, reference: Reference, worker_id: str, rendered: Rendered, ask: Ask | Later | None
+) -> Turn:
     """Take a queued batch: what rendering refused is written, and the first request gets its intent and permit."""
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     if found is None or found.state != batches.QUEUED or found.plan_no != reference.plan_no:
@@ -124,11 +144,11 @@ def claim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, rendered: 
     return _proceed(tx, terms, found, mine, rendered, ask, limits.limits_of(tx, terms.scopes), None)
 
 
-def _own_claim(found: Batch | None, reference: Reference, worker_id: str, ask: Ask | None) -> Turn:
+def _own_claim(found: Batch | None, reference: Reference, worker_id: str, ask: Ask | Later | None) -> Turn:
     """A claim whose commit reply was lost finds its own intent; any other batch that is not queued is lost."""
     mine = (
         found is not None
-        and ask is not None
+        and isinstance(ask, Ask)
         and found.state == batches.SENDING
         and found.plan_no == reference.plan_no
         and found.worker_id == worker_id
@@ -137,11 +157,19 @@ def _own_claim(found: Batch | None, reference: Reference, worker_id: str, ask: A
     return Turn(Move.GO, found) if mine else Turn(Move.LOST, reason="stale_reference")
 
 
-def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_hash: str, provider: str) -> Turn:
+def reclaim(
+    tx: Tx,
+    terms: Terms,
+    reference: Reference,
+    worker_id: str,
+    payload_hash: str,
+    provider: str,
+    shares: Mapping[str, Sequence[int]],
+) -> Turn:
     """Take a batch in doubt to repeat its open intent, byte for byte, at a provider that de-duplicates.
 
     The intent stays as it is, first attempt id included; only owner, lease and permit are new. The repeat is no new
-    request (it was intended before any cancel or pause), so the campaign's state is not asked.
+    request (it was intended before any cancel or pause), so the campaign's state is not asked. shares: as in `Ask`.
     """
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     if found is None or found.plan_no != reference.plan_no or found.attempt_id is None:
@@ -153,16 +181,20 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
     if found.state != batches.IN_DOUBT or not same or not may_ask_again(found, terms, now):
         return Turn(Move.LOST, reason="doubt_changed")
     blocked = _blocked(tx, terms, now)
-    scopes = limits.limits_of(tx, terms.scopes)
-    n = len(unpack(found.intent_ordinals or b""))
-    answer = blocked or limits.ask_again(tx, scopes, n, found.attempt_id, found.permit_at, now)
-    if answer is None:
+    draws = [(limits.limits_of(tx, terms.scopes), len(unpack(found.intent_ordinals or b"")))]
+    draws += [(limits.limits_of(tx, [scope]), len(share)) for scope, share in shares.items()]
+    answers = [limits.ask_again(tx, scopes, n, found.attempt_id, found.permit_at, now) for scopes, n in draws]
+    if None in answers and blocked is None:
         tx.put(replace(found, wait_reason=OVER_LIMIT, visible_at=None))
         return Turn(Move.ENDED, found, reason=OVER_LIMIT)
-    if isinstance(answer, limits.Wait):
-        tx.put(replace(found, due_at=answer.until, visible_at=None))
-        return Turn(Move.ENDED, found, until=answer.until, reason="limit")
-    limits.take(tx, scopes, answer, found.attempt_id, now, terms.times.longest_call_s, before=found.permit_at)
+    waits = [answer for answer in (blocked, *answers) if isinstance(answer, limits.Wait)]
+    if waits:
+        until = max(wait.until for wait in waits)
+        tx.put(replace(found, due_at=until, visible_at=None))
+        return Turn(Move.ENDED, found, until=until, reason="limit")
+    for (scopes, _), answer in zip(draws, answers, strict=True):
+        assert isinstance(answer, limits.Grant)
+        limits.take(tx, scopes, answer, found.attempt_id, now, terms.times.longest_call_s, before=found.permit_at)
     mine = replace(
         found,
         state=batches.SENDING,
@@ -180,7 +212,13 @@ def reclaim(tx: Tx, terms: Terms, reference: Reference, worker_id: str, payload_
 
 
 def advance(
-    tx: Tx, terms: Terms, mine: Batch, worker_id: str, report: Report | None, rendered: Rendered, ask: Ask | None
+    tx: Tx,
+    terms: Terms,
+    mine: Batch,
+    worker_id: str,
+    report: Report | None,
+    rendered: Rendered,
+    ask: Ask | Later | None,
 ) -> Turn:
     """Write down a finished request, and in the same transaction the next one's intent and permit.
 
@@ -193,7 +231,7 @@ def advance(
         return _fenced(tx, mine, worker_id, report)
     scopes = limits.limits_of(tx, terms.scopes)
     if report is None:
-        if ask is not None and found.attempt_id == ask.attempt_id:  # the reply to this very step was lost
+        if isinstance(ask, Ask) and found.attempt_id == ask.attempt_id:  # the reply to this very step was lost
             return Turn(Move.GO, found)
         return _proceed(tx, terms, found, found, rendered, ask, scopes, None)
     if found.attempt_id != report.attempt_id:
@@ -203,10 +241,9 @@ def advance(
     tx.put(attempt_row(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
     assert found.permit_at is not None
-    if unsent and not report.throttled:
-        scopes = limits.give_back(tx, scopes, report.attempt_id, found.permit_at, len(unsent), now)
-    else:
-        limits.used(tx, scopes, report.attempt_id, found.permit_at, now)
+    scopes = _settled_permits(tx, scopes, report, report.outcomes, found.permit_at, now)
+    for scope, share in report.shares.items():
+        _settled_permits(tx, limits.limits_of(tx, [scope]), report, share, found.permit_at, now)
     sender = health.after_report(tx, terms, report, scopes, now, worker_id)
     health.write(tx, terms, sender, scopes)
     scopes = sender.limits
@@ -224,6 +261,20 @@ def advance(
         _write(tx, terms, found, after, rendered, report)
         return Turn(Move.ENDED, after, reason=report.reason)
     return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report, sender)
+
+
+def _settled_permits(
+    tx: Tx, scopes: list[Limit], report: Report, ordinals: Iterable[int], permit_at: datetime, now: datetime
+) -> list[Limit]:
+    """What a finished request leaves of its permits for these ordinals; the limits as they are afterwards.
+
+    Permits of those who provably got nothing go back, but not when the provider asked to slow down.
+    """
+    unsent = sum(1 for ordinal in ordinals if report.outcomes.get(ordinal) == Outcome.OPEN)
+    if unsent and not report.throttled:
+        return limits.give_back(tx, scopes, report.attempt_id, permit_at, unsent, now)
+    limits.used(tx, scopes, report.attempt_id, permit_at, now)
+    return scopes
 
 
 def _unsent(
@@ -246,13 +297,13 @@ def _reported_before(
     worker_id: str,
     report: Report,
     rendered: Rendered,
-    ask: Ask | None,
+    ask: Ask | Later | None,
     scopes: Sequence[Limit],
 ) -> Turn:
     """The batch is mine but the intent is another: an earlier commit of this very step went through unseen."""
     if tx.get(Attempt, found.shard, found.campaign_id, found.batch_no, report.attempt_id) is None:
         raise AssertionError(f"batch {found.campaign_id}/{found.batch_no}: a report without an intent")
-    if ask is not None and found.attempt_id == ask.attempt_id:
+    if isinstance(ask, Ask) and found.attempt_id == ask.attempt_id:
         return Turn(Move.GO, found)
     return _proceed(tx, terms, found, found, rendered, ask, scopes, None)
 
@@ -270,7 +321,7 @@ def _proceed(
     before: Batch,
     mine: Batch,
     rendered: Rendered,
-    ask: Ask | None,
+    ask: Ask | Later | None,
     scopes: Sequence[Limit],
     report: Report | None,
     sender: health.Health | None = None,
@@ -303,6 +354,11 @@ def _proceed(
         return end(batches.waiting(mine, blocked.until, blocked.scope), blocked.scope, blocked.until)
     if ask is None:
         return end(batches.waiting(mine, now, None), "handed_back")
+    if isinstance(ask, Later):
+        # Asked again: what the batch's own request held back when it was cut may be free since.
+        again = limits.ask(tx, limits.limits_of(tx, [ask.scope]), 1, now)
+        until = min(ask.until, again.until) if isinstance(again, limits.Wait) else ask.until
+        return end(batches.waiting(mine, until, ask.scope), "limit", until)
     leased = replace(mine, heartbeat_at=COMMIT_TIME, lease_s=terms.times.lease_s, visible_at=None, **batches.NO_INTENT)
     if any(mine.outcomes[ordinal] != Outcome.OPEN for ordinal in ask.ordinals):
         return end(leased, "struck_out", move=Move.AGAIN)
@@ -311,9 +367,12 @@ def _proceed(
         if (answer.until - now).total_seconds() <= terms.hold_max_s:
             return end(_held_back(mine, answer.until, terms), "limit", answer.until, Move.HOLD)
         return end(batches.waiting(mine, answer.until, "limit"), "limit", answer.until)
-    if answer.n < len(ask.ordinals):
-        return replace(end(leased, "cut", move=Move.AGAIN), size=answer.n)
-    limits.take(tx, scopes, answer, ask.attempt_id, now, terms.times.longest_call_s)
+    cuts, grants = limits.ask_shares(tx, ask.shares, now)
+    if cuts or answer.n < len(ask.ordinals):
+        size = answer.n if answer.n < len(ask.ordinals) else None
+        return replace(end(leased, "cut", move=Move.AGAIN), size=size, cuts=cuts)
+    for drawn, grant in ((scopes, answer), *grants):
+        limits.take(tx, drawn, grant, ask.attempt_id, now, terms.times.longest_call_s)
     probe = health.probe(tx, terms, now, terms.times.lease_s, mine.worker_id or "") if sender is None else None
     if probe is not None:
         tx.put(probe)

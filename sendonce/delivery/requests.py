@@ -1,35 +1,65 @@
 """Which letters go into the next call, and what its reply means for each of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from schemas.letters import Letter, Letters
 from schemas.outcomes import Outcome
 from sendonce.delivery.terms import Report
+from sendonce.mailboxes import DomainGroups
 from sendonce.senders.base import Capabilities, Reply, Verdict
 
 
 def next_letters(
-    letters: Letters, open_ordinals: Collection[int], capabilities: Capabilities, most: int
+    letters: Letters,
+    open_ordinals: Collection[int],
+    capabilities: Capabilities,
+    most: int,
+    groups: DomainGroups | None = None,
+    room_in: Mapping[str, int] | None = None,
 ) -> list[Letter]:
-    """The first open letters that one call can carry, at most `most`; empty when none of them is open.
+    """The first open letters that one call can carry, at most `most`; empty when none of them may go.
 
     A provider that takes one form letter a call gets the form of the first open letter, and its others follow in
     later calls. The choice depends on nothing else, so it is the same wherever it is made.
+
+    groups: which letters draw from a share of their own. room_in: how many of a share's scope the call may carry; a
+    scope that is not named has room for all.
     """
     wanted = set(open_ordinals)
     room = min(most, capabilities.recipients)
+    left_in = dict(room_in or {})
     chosen: list[Letter] = []
     for letter in letters.letters:
         if letter.ordinal not in wanted:
             continue
         if chosen and not capabilities.mixes_forms and letter.form != chosen[0].form:
             continue
+        if groups is not None and (scope := share_of(groups, letter)) in left_in:
+            if left_in[scope] < 1:
+                continue
+            left_in[scope] -= 1
         if not chosen and letter.form is None and capabilities.whole is not None:
             room = min(room, capabilities.whole)
         chosen.append(letter)
         if len(chosen) == room:
             break
     return chosen
+
+
+def share_of(groups: DomainGroups, letter: Letter) -> str:
+    """The scope of the share that a letter belongs to: the mailbox's group; empty when it belongs to none."""
+    group = groups.of(letter.to)
+    return f"domain:{group}" if group is not None else ""
+
+
+def shares_of(groups: DomainGroups | None, letters: Iterable[Letter]) -> dict[str, list[int]]:
+    """The ordinals of a request by the scope that they draw from besides its lane and sender."""
+    shares: dict[str, list[int]] = {}
+    if groups is not None:
+        for letter in letters:
+            if scope := share_of(groups, letter):
+                shares.setdefault(scope, []).append(letter.ordinal)
+    return shares
 
 
 _OF_VERDICT = {
@@ -39,11 +69,19 @@ _OF_VERDICT = {
 }
 
 
-def report_of(attempt_id: str, ordinals: Collection[int], reply: Reply, wait_s: float, *, repeated: bool) -> Report:
+def report_of(
+    attempt_id: str,
+    ordinals: Collection[int],
+    reply: Reply,
+    wait_s: float,
+    *,
+    repeated: bool,
+    shares: Mapping[str, Sequence[int]],
+) -> Report:
     """What a reply means, ordinal by ordinal.
 
-    repeated: the request repeated one that is in doubt; "not sent" then says nothing about the first try, so the
-    ordinals stay in doubt.
+    shares: as the request asked for its permits. repeated: the request repeated one that is in doubt; "not sent" then
+    says nothing about the first try, so the ordinals stay in doubt.
     """
     outcomes: dict[int, Outcome] = {}
     for ordinal in ordinals:
@@ -64,4 +102,5 @@ def report_of(attempt_id: str, ordinals: Collection[int], reply: Reply, wait_s: 
         wait_s=wait_s,
         halts=reply.halts_sender,
         throttled=reply.throttled,
+        shares=shares,
     )

@@ -8,6 +8,8 @@ from enum import Enum
 from schemas.ids import shard_of
 from schemas.outcomes import Outcome
 from schemas.tables import Batch
+from sendonce.delivery.limits import Cut
+from sendonce.mailboxes import DomainGroups
 from sendonce.times import Times
 
 # The reason of a request that its own owner did not start, because its permit or lease was running out.
@@ -23,6 +25,7 @@ class Terms:
     asks_again_s: for how long the provider takes the same request under the same key once; None if it does not.
     most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
     outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
+    groups: the groups of mailbox providers that have limits of their own; None where none has.
     """
 
     lane: str
@@ -34,16 +37,29 @@ class Terms:
     asks_again_s: float | None = None
     most_tries: int = 12
     outbound_log: str = "rows"
+    groups: DomainGroups | None = None
 
 
 @dataclass(frozen=True)
 class Ask:
-    """The request that an owner wants to make next. `payload_hash` is of the very bytes that will be sent."""
+    """The request that an owner wants to make next. `payload_hash` is of the very bytes that will be sent.
+
+    shares: by scope, those of its ordinals that draw from that scope's limits too.
+    """
 
     attempt_id: str
     ordinals: Sequence[int]
     payload_hash: str
     provider: str
+    shares: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Later:
+    """Instead of a request: everybody who is open waits for a share of `scope`, which has none before `until`."""
+
+    until: datetime
+    scope: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,8 @@ class Report:
     """A finished request. `outcomes` names each of its ordinals: final, IN_DOUBT, or OPEN when it was not sent.
 
     wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
-    throttled: the provider only asked to slow down; spends no try, and the permit counts as used.
+    throttled: the provider only asked to slow down; spends no try, and the permit counts as used. shares: as in the
+    request's `Ask`.
     """
 
     attempt_id: str
@@ -62,6 +79,7 @@ class Report:
     wait_s: float | None = None
     halts: bool = False
     throttled: bool = False
+    shares: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +100,7 @@ class Move(Enum):
     """What the owner does after a transaction."""
 
     GO = "go"  # the intent is durable and holds its permit: check the deadline, send, then advance
-    AGAIN = "again"  # the batch is mine, the request must change: fewer ordinals, or no more than `size`
+    AGAIN = "again"  # the batch is mine, the request must change: fewer ordinals, no more than `size`, `cuts` of shares
     HOLD = "hold"  # no permit before `until`: keep the rendered batch, claim it again then
     ENDED = "ended"  # the batch is no longer mine, by my own step: done, handed back, or in doubt
     LOST = "lost"  # the batch was not mine any more (or never): drop everything
@@ -95,6 +113,7 @@ class Turn:
     move: Move
     batch: Batch | None = None
     size: int | None = None
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
     until: datetime | None = None
     reason: str = ""
 

@@ -14,6 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
+
 from schemas import ids
 from schemas.elements import Reference, RenderedBatch
 from schemas.letters import FormLetter, Letter, Letters, Refusal, slot_key
@@ -29,6 +31,7 @@ from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.delivery.terms import Terms, batch_key
+from sendonce.mailboxes import DomainGroups
 from sendonce.senders.base import Prepared, Reply, Verdict
 from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store, store_key
@@ -40,6 +43,8 @@ from tests.fakes import START, FakeSender, ManualClock, ProviderLog, Scripted
 
 Result = TypeVar("Result")
 CAMPAIGN = "simulated"
+GROUPS = {"slow": ["slow.example"], "scarce": ["*.scarce.example"]}
+DOMAINS = ("one.example", "slow.example", "mx.scarce.example", "slow.example")
 REFUSED = Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED))
 # (how often, what the provider answers, whether it took the letters)
 REPLIES: list[tuple[int, Reply, bool]] = [
@@ -69,11 +74,12 @@ class Setup:
     outbound_log: str
     limits: tuple[Limit, ...]
     stops: str
+    groups: bool
 
 
 def setup_for(chance: random.Random) -> Setup:
     rate = chance.choice((2.0, 5.0, 20.0))
-    return Setup(
+    setup = Setup(
         in_doubt=chance.choice(("hold", "assume", "resend")),
         window_s=chance.choice((None, None, 60.0, math.inf)),
         mixes_forms=chance.random() < 0.5,
@@ -92,7 +98,23 @@ def setup_for(chance: random.Random) -> Setup:
             )
         ),
         stops=chance.choice(("", "", "pause", "cancel")),
+        groups=False,
     )
+    return replace(setup, **_with_groups(chance, setup)) if chance.random() < 0.4 else setup
+
+
+def _with_groups(chance: random.Random, setup: Setup) -> dict[str, Any]:
+    """Recipients with three operators, of which one or two have limits of their own; now and then a warm-up."""
+    rate = chance.choice((0.5, 2.0, 10.0))
+    more = [Limit("domain:slow", "rate", "rate", per_s=rate, burst=chance.randint(1, 5))]
+    if chance.random() < 0.5:
+        more.append(Limit("domain:scarce", "cap:30", "cap", most=chance.randint(1, 4), window_s=30.0))
+    if chance.random() < 0.4:
+        plan = sorted(chance.randint(1, 9) for _ in range(chance.randint(1, 4)))
+        starts_at = START + timedelta(seconds=chance.choice((-50, 0, 20)))
+        warm_up = Limit("warmup:fake", "cap:60", "cap", most=plan[-1], window_s=60.0, starts_at=starts_at)
+        more.append(replace(warm_up, plan=orjson.dumps(plan).decode()))
+    return {"groups": True, "limits": (*setup.limits, *more)}
 
 
 class FaultyStore:
@@ -149,7 +171,8 @@ class World:
             lane="bulk",
             sender="fake",
             provider="fake",
-            scopes=("lane:bulk", "sender:fake"),
+            scopes=("lane:bulk", "sender:fake", *(("warmup:fake",) if self.setup.groups else ())),
+            groups=DomainGroups(GROUPS) if self.setup.groups else None,
             times=times,
             asks_again_s=self.setup.window_s,
             outbound_log=self.setup.outbound_log,
@@ -165,6 +188,10 @@ class World:
         rows: list[Any] = [
             *setup.limits,
             Setting("lane", "bulk", lane.model_dump_json(), START, "test"),
+            *(
+                Setting("domain", name, orjson.dumps({"name": name, "domains": domains}).decode(), START, "test")
+                for name, domains in (GROUPS.items() if setup.groups else ())
+            ),
         ]
         for batch_no in range(setup.batches):
             shard = ids.shard_of(CAMPAIGN, batch_no)
@@ -177,7 +204,8 @@ class World:
             )  # fmt: skip
             rows += [
                 Recipient(
-                    shard, CAMPAIGN, batch_no, ordinal, f"r{batch_no}-{ordinal}", f"r{batch_no}-{ordinal}@one.example",
+                    shard, CAMPAIGN, batch_no, ordinal, f"r{batch_no}-{ordinal}",
+                    f"r{batch_no}-{ordinal}@{DOMAINS[(batch_no + ordinal) % len(DOMAINS)]}",
                     f"k{batch_no}-{ordinal}", "en", "UTC", "{}",
                 )
                 for ordinal in range(len(codes))

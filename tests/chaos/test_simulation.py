@@ -13,7 +13,7 @@ from sendonce.delivery.limits import Grant
 from sendonce.delivery.terms import Move
 from tests.chaos.simulation import World
 
-SEEDS = (*range(40), 222, 297, 790)
+SEEDS = (*range(40), 222, 297, 790, 1173)
 MANY_SEEDS = range(300)
 STEPS = 60
 
@@ -104,6 +104,7 @@ def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_permit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ask", lambda reader, found, n, now: Grant(n, ()))
     monkeypatch.setattr(limits, "take", lambda *_: None)
+    monkeypatch.setattr(limits, "ask_shares", lambda reader, shares, now: ({}, []))
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,9 @@ def _phantom(case: Case, letter: Arrival) -> str:
     in_flight = batch is not None and batch.attempt_id == letter.attempt_id
     if code in MAY_HAVE_ARRIVED or in_flight or case.decided(place, ("resend",)):
         return ""
+    if KIND_OF.get(code) == "refused" and letter.attempt_id in case.late_requests:
+        # Its repeat, under the same key, was refused while the first stood still before the socket: nobody could know.
+        return ""
     return f"taken, but {name_of(place)} is on record as {KIND_OF.get(code, code)}"
 
 

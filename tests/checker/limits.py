@@ -1,13 +1,16 @@
 """I7: arrivals at the provider keep to every limit that the store holds, all jobs together.
 
 Source of the two rules: the contract of limits. rate: any window T holds at most burst + rate x (T + permit time).
-cap: any sliding window holds at most N, never N + 1.
+cap: any sliding window holds at most N, never N + 1. A warm-up is a cap whose N is that of the day in which a window
+ends; nothing comes before it starts. A mailbox group's limits count the letters that went to its domains.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+import json
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 
-from schemas.tables import Campaign, Limit
+from schemas.tables import Campaign, Limit, Setting
+from sendonce.mailboxes import DomainGroups
 from tests.checker.case import CLOCK_GRAIN, Arrivals, Case, Violation
 
 PERMIT_TTL_S = 2.0
@@ -16,21 +19,52 @@ PERMIT_TTL_S = 2.0
 def hold(case: Case, requests: list[Arrivals]) -> Iterator[Violation]:
     for limit in case.records.of(Limit):
         kind, _, name = limit.scope.partition(":")
-        inside = sorted(
-            (request for request in requests if _in_scope(case.campaigns.get(request.campaign_id), kind, name)),
-            key=lambda request: request.at,
-        )
+        if kind == "domain":
+            inside = _to_mailboxes_of(case, name)
+        else:
+            inside = [request for request in requests if _in_scope(case.campaigns.get(request.campaign_id), kind, name)]
+        inside.sort(key=lambda request: request.at)
         where = f"{limit.scope} {limit.name}"
         if limit.kind == "rate":
             yield from _rate_holds(where, inside, limit.per_s or 0.0, limit.burst or 0)
         elif limit.kind == "cap":
-            yield from _cap_holds(where, inside, limit.most or 0, limit.window_s or 0.0)
+            yield from _cap_holds(where, inside, _most(limit), limit.window_s or 0.0)
 
 
 def _in_scope(campaign: Campaign | None, kind: str, name: str) -> bool:
     if campaign is None:
         return False
-    return (kind == "lane" and campaign.priority == name) or (kind == "sender" and campaign.sender == name)
+    return (kind == "lane" and campaign.priority == name) or (kind in ("sender", "warmup") and campaign.sender == name)
+
+
+def _to_mailboxes_of(case: Case, group: str) -> list[Arrivals]:
+    """The letters whose recipients have their mailbox with the group, by the settings in the store."""
+    settings = [json.loads(row.value) for row in case.records.of(Setting) if row.kind == "domain"]
+    groups = DomainGroups({setting["name"]: setting["domains"] for setting in settings})
+    found = []
+    for letter in case.letters:
+        place = case.place_of.get(letter.message_id)
+        if place is None or letter.attempt_id in case.late_requests:
+            continue
+        if groups.of(case.recipient[place].email) == group:
+            found.append(Arrivals(letter.campaign_id, letter.at, 1))
+    return found
+
+
+def _most(limit: Limit) -> Callable[[datetime], float]:
+    """How many a window of the cap may hold that ends at a moment."""
+    plan = json.loads(limit.plan) if limit.plan else None
+    start = limit.starts_at
+    if plan is None or start is None:
+        return lambda at: limit.most or 0
+
+    def most(at: datetime) -> float:
+        if at < start:
+            return 0
+        day = (at - start) // timedelta(seconds=limit.window_s)
+        return plan[day] if day < len(plan) else float("inf")
+
+    return most
 
 
 def _rate_holds(where: str, requests: Sequence[Arrivals], per_s: float, burst: int) -> Iterator[Violation]:
@@ -61,7 +95,9 @@ def _rate_holds(where: str, requests: Sequence[Arrivals], per_s: float, burst: i
             )
 
 
-def _cap_holds(where: str, requests: Sequence[Arrivals], most: int, window_s: float) -> Iterator[Violation]:
+def _cap_holds(
+    where: str, requests: Sequence[Arrivals], most_at: Callable[[datetime], float], window_s: float
+) -> Iterator[Violation]:
     """Each end of a window that holds too many counts once."""
     window = timedelta(seconds=window_s) - CLOCK_GRAIN
     first = 0
@@ -71,6 +107,7 @@ def _cap_holds(where: str, requests: Sequence[Arrivals], most: int, window_s: fl
         while requests[first].at <= request.at - window:
             inside -= requests[first].n
             first += 1
+        most = most_at(request.at)
         if inside > most:
             yield Violation(
                 "I7",

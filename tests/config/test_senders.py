@@ -71,7 +71,10 @@ def test_both_kinds_of_senders_survive_the_store(tmp_path: Path) -> None:
             "adapter: sendgrid, api_key: env:K, categorys: [x]",
             "senders.mail.categorys: no such setting; did you mean c",
         ),
-        ("adapter: outbox, api_key: env:K", "senders.mail.api_key: no such setting; known: limits, adapter, path"),
+        (
+            "adapter: outbox, api_key: env:K",
+            "senders.mail.api_key: no such setting; known: limits, warm_up, adapter, path",
+        ),
         ("adapter: sendgrid, api_key: env:K, base_url: http://api.sendgrid.com", "base_url: must be an https address"),
         ("adapter: sendgrid, api_key: env:K, categories: [a, a]", "categories: must name each category once"),
         ("adapter: sendgrid, api_key: env:K, batch_id: b", "set send_after_s too, or leave batch_id out"),

@@ -57,8 +57,8 @@ def test_applying_twice_changes_nothing_and_says_so(store: Store, tmp_path: Path
 def test_what_is_no_longer_set_goes_away_and_other_scopes_stay(store: Store, tmp_path: Path) -> None:
     text = "senders: {o: {adapter: outbox, limits: [{rate: 9/s}]}}\nlanes: {bulk: {limits: [{cap: 100/day}]}}"
     apply_config(store, config(tmp_path, text), "ann")
-    warmup = Limit("warmup:new", "rate", "rate", per_s=1.0, burst=1)
-    store.transact(lambda tx: tx.put(warmup), tag="test")
+    other = Limit("other:new", "rate", "rate", per_s=1.0, burst=1)
+    store.transact(lambda tx: tx.put(other), tag="test")
 
     changes = apply_config(store, config(tmp_path), "ann")
 
@@ -67,7 +67,7 @@ def test_what_is_no_longer_set_goes_away_and_other_scopes_stay(store: Store, tmp
         ("remove", "limit lane:bulk cap:86400"),
         ("remove", "limit sender:o rate"),
     }
-    assert limits(store) == {("warmup:new", "rate"): warmup}
+    assert limits(store) == {("other:new", "rate"): other}
 
 
 @pytest.mark.parametrize(

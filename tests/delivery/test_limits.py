@@ -12,7 +12,7 @@ from sendonce.delivery import limits
 from sendonce.delivery.limits import Grant, Wait
 from sendonce.senders.base import Reply, Verdict
 from tests.delivery.world import TERMS, World
-from tests.fakes import Scripted
+from tests.fakes import START, Scripted
 
 
 def rate(per_s: float, burst: int) -> Limit:
@@ -142,13 +142,14 @@ def test_a_clock_that_falls_back_fills_nothing(world: World) -> None:
     [
         ([], 1000, 1000),
         ([rate(100, 1000)], 1000, 200),
-        ([rate(100, 50)], 1000, 50),
+        ([rate(100, 50)], 1000, 25),
+        ([rate(100, 1)], 1000, 1),
         ([rate(0.2, 1)], 1000, 1),
         ([cap(7, 60)], 1000, 7),
     ],
 )
 def test_a_request_is_no_larger_than_the_life_of_its_permit(rows: list[Limit], most: int, largest: int) -> None:
-    assert limits.largest_request(rows, 2.0, most) == largest
+    assert limits.largest_request(rows, 2.0, most, START) == largest
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -221,15 +222,15 @@ def test_permits_of_a_throttled_request_do_not(world: World) -> None:
 
 def test_a_batch_may_be_held_by_its_owner_when_the_permit_is_near(world: World) -> None:
     """The step holds one rendered batch; its reference stays the live one until it is claimed again."""
-    world.campaign([4])
-    world.limit(rate(2, 2))
+    world.campaign([6])
+    world.limit(rate(2, 4))
     terms = replace(TERMS, hold_max_s=2.0)
     sender = world.sender()
     owner = world.owner(sender, terms)
     element = world.render(world.plan_one(terms))
     first = owner.deliver(element)
-    assert (first.move.value, world.batch().state, world.kinds()) == ("hold", "queued", "aaoo")
+    assert (first.move.value, world.batch().state, world.kinds()) == ("hold", "queued", "aaaaoo")
     assert first.until is not None
     world.clock.at = first.until
     second = owner.deliver(element)
-    assert (second.move.value, world.batch().state, world.kinds()) == ("ended", "done", "aaaa")
+    assert (second.move.value, world.batch().state, world.kinds()) == ("ended", "done", "aaaaaa")

@@ -42,9 +42,11 @@ class Shop:
         self.key = store_key(self.store)
         self.configure()
 
-    def configure(self, *, guards: dict[str, Any] | None = None, **bulk: Any) -> None:
-        """Apply a configuration with these settings of the bulk lane, and these guards."""
-        outbox = {"adapter": "outbox", "path": str(self.folder / "outbox")}
+    def configure(
+        self, *, guards: dict[str, Any] | None = None, sender: dict[str, Any] | None = None, **bulk: Any
+    ) -> None:
+        """Apply a configuration with these settings of the bulk lane and its sender, and these besides (`guards`)."""
+        outbox = {"adapter": "outbox", "path": str(self.folder / "outbox"), **(sender or {})}
         settings = {"senders": {"outbox": outbox}, "lanes": {"bulk": bulk}, **(guards or {})}
         config = Config.model_validate(settings)
         apply_config(self.store, config, "test")
@@ -100,7 +102,7 @@ class Shop:
         self.store.transact(work, tag="test")
 
     def _recipient(self, campaign_id: str, batch_no: int, ordinal: int, person: dict[str, Any]) -> Recipient:
-        address = f"{person['id']}@one.example"
+        address = person.get("email", f"{person['id']}@one.example")
         variables = orjson.dumps(person.get("variables", {"name": f"Name {person['id']}"})).decode()
         return Recipient(
             shard_of(campaign_id, batch_no),

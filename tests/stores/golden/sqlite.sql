@@ -151,6 +151,8 @@ CREATE TABLE "limits" (
   "slow" REAL NOT NULL,
   "slow_at" INTEGER,
   "stripes" INTEGER NOT NULL,
+  "starts_at" INTEGER,
+  "plan" TEXT,
   PRIMARY KEY ("scope", "name")
 ) WITHOUT ROWID;
 
