@@ -128,7 +128,7 @@ def _differences(
                     "change" if limit else "add", f"limit {wanted.scope} {wanted.name}", before, limit_text(wanted)
                 )
             )
-            writes.append(_carried_over(wanted, limit, now))
+            writes.append(_carried_over(wanted, limit, reader.pace()))
     for limit in limits.values():
         changes.append(ConfigChange("remove", f"limit {limit.scope} {limit.name}", limit_text(limit), ""))
         removals.append(limit)
@@ -176,10 +176,10 @@ def limit_text(limit: Limit) -> str:
     return f"{limit.most}/{window}"
 
 
-def _carried_over(wanted: Limit, held: Limit | None, now: datetime) -> Limit:
+def _carried_over(wanted: Limit, held: Limit | None, pace: datetime) -> Limit:
     """The new limit with the old bucket's level, filled up to now at the old rate, so that a change grants nothing."""
     if held is None or held.level is None or held.level_at is None or held.per_s is None or held.burst is None:
         return wanted
-    gained = max(0.0, (now - held.level_at).total_seconds()) * held.per_s * held.slow
+    gained = max(0.0, (pace - held.level_at).total_seconds()) * held.per_s * held.slow
     level = min(held.level + gained, float(held.burst), float(wanted.burst or 0))
-    return replace(wanted, level=level, level_at=now, slow=held.slow, slow_at=held.slow_at, stripes=held.stripes)
+    return replace(wanted, level=level, level_at=pace, slow=held.slow, slow_at=held.slow_at, stripes=held.stripes)

@@ -53,12 +53,12 @@ def after_report(
         until = now + timedelta(seconds=report.wait_s or 0.0)
         if before is not None and before.kind == THROTTLED and before.until_at is not None:
             until = max(until, before.until_at)
-        slow = [slowed(limit, now) for limit in scopes]
+        slow = [slowed(limit, reader.pace()) for limit in scopes]
         return Health(Switch(scope, THROTTLED, now, by, report.reason or "throttled", until), slow, open=True)
     if any(outcome in (Outcome.ACCEPTED,) or outcome.kind == "refused" for outcome in report.outcomes.values()):
         # Whoever stopped the sender by hand, or halted it meanwhile, is not overruled by one that still went out.
         keep = before if before is not None and before.kind not in (FAILING, OPEN, PROBING, THROTTLED) else None
-        return Health(keep, [sped_up(limit, now) for limit in scopes], open=False)
+        return Health(keep, [sped_up(limit, reader.pace()) for limit in scopes], open=False)
     if report.reason == LATE:
         return Health(before, list(scopes), open=False)
     return _failed(before, scope, report, scopes, now, by)

@@ -10,6 +10,9 @@ cap     at most `most` in any sliding window of `window_s`, never one more. What
 A rate is waited for in full: a request never exceeds a bucket, and small leftovers would tear form letters into
 tiny requests. A cap is cut to: what is left of a day's quota is used.
 
+Limits count by the store's pace, not by store time: a clock that is set ahead fills no bucket and opens no window. What
+is told to wait is told in store time. Only a plan's windows go by the calendar.
+
 A request draws from its lane and sender with all its recipients, and from the limits of each group of mailbox
 providers (`domain:GROUP`) with its share: those recipients whose mailboxes are there. Where a share gets less than it
 wants, only the share is cut, and the others go.
@@ -94,15 +97,16 @@ def ask(reader: Reader, limits: Sequence[Limit], n: int, now: datetime) -> Grant
     """
     waits: list[Wait] = []
     granted = n
+    pace = reader.pace()
     for limit in limits:
-        answer = _ask_rate(limit, n, now) if limit.kind == "rate" else _ask_cap(reader, limit, n, now)
+        answer = _ask_rate(limit, n, now, pace) if limit.kind == "rate" else _ask_cap(reader, limit, n, now, pace)
         if isinstance(answer, Wait):
             waits.append(answer)
         else:
             granted = min(granted, answer)
     if waits:
         return max(waits, key=lambda wait: wait.until)
-    return Grant(granted, tuple(_drawn(limit, granted, now) for limit in limits if limit.kind == "rate"))
+    return Grant(granted, tuple(_drawn(limit, granted, pace) for limit in limits if limit.kind == "rate"))
 
 
 def ask_again(
@@ -114,24 +118,25 @@ def ask_again(
     as long as its own line stands in the grant log, the repeat needs no other. None: a cap would never pass it.
     """
     waits: list[Wait] = []
+    pace = reader.pace()
     for limit in limits:
         if limit.kind == "rate":
-            answer = _ask_rate(limit, n, now)
+            answer = _ask_rate(limit, n, now, pace)
         elif granted_at is not None and reader.get(Permit, limit.scope, granted_at, attempt_id) is not None:
             continue
         elif limit.plan is None and n > limit.most:
             return None
         else:
-            counted = _counted(reader, limit, now)
+            counted = _counted(reader, limit, pace)
             most = most_at(limit, now)
             if most is None or sum(permit.n for permit in counted) + n <= most:
                 continue
-            answer = Wait(_sooner(limit, counted[0].used_by if counted else None, now), _name(limit))
+            answer = Wait(_sooner(limit, counted[0].used_by if counted else None, now, pace), _name(limit))
         if isinstance(answer, Wait):
             waits.append(answer)
     if waits:
         return max(waits, key=lambda wait: wait.until)
-    return Grant(n, tuple(_drawn(limit, n, now) for limit in limits if limit.kind == "rate"))
+    return Grant(n, tuple(_drawn(limit, n, pace) for limit in limits if limit.kind == "rate"))
 
 
 def ask_shares(
@@ -170,27 +175,27 @@ def take(
     when the same request got its earlier permit, whose line this one replaces.
     """
     tx.put(*grant.write)
-    used_by = now + timedelta(seconds=use_within_s)
+    pace = tx.pace()
+    used_by = pace + timedelta(seconds=use_within_s)
     for scope, window_s in _capped(limits):
         old = tx.scan(
-            Permit, scope, index="permits_by_use", upto=now - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE
+            Permit, scope, index="permits_by_use", upto=pace - timedelta(seconds=window_s), limit=_PRUNE_AT_ONCE
         )
         earlier = tx.get(Permit, scope, before, attempt_id) if before is not None else None
         tx.delete(*old, *([earlier] if earlier is not None else []))
         tx.insert(Permit(scope, now, attempt_id, grant.n, used_by))
 
 
-def give_back(
-    tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, n: int, now: datetime
-) -> list[Limit]:
+def give_back(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, n: int) -> list[Limit]:
     """Return n permits of a request that provably reached nobody. A bucket never holds more than its burst.
 
     Gives the limits as they are afterwards: a transaction that asks again must ask with these.
     """
     after = []
+    pace = tx.pace()
     for limit in limits:
         if limit.kind == "rate":
-            limit = replace(limit, level=min(float(limit.burst), _level(limit, now) + n), level_at=now)
+            limit = replace(limit, level=min(float(limit.burst), _level(limit, pace) + n), level_at=pace)
             tx.put(limit)
         after.append(limit)
     for scope, _ in _capped(limits):
@@ -204,39 +209,40 @@ def give_back(
     return after
 
 
-def used(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime, now: datetime) -> None:
+def used(tx: Tx, limits: Sequence[Limit], attempt_id: str, granted_at: datetime) -> None:
     """Note that a request is over: nothing of it can arrive later than now, so a cap's window counts from here."""
     for scope, _ in _capped(limits):
         permit = tx.get(Permit, scope, granted_at, attempt_id)
-        if permit is not None and permit.used_by > now:
-            tx.put(replace(permit, used_by=now))
+        if permit is not None and permit.used_by > tx.pace():
+            tx.put(replace(permit, used_by=tx.pace()))
 
 
-def slowed(limit: Limit, now: datetime) -> Limit:
+def slowed(limit: Limit, pace: datetime) -> Limit:
     """A rate halved, down to a sixty-fourth, because the provider throttled; a cap as it is."""
     if limit.kind != "rate":
         return limit
-    return replace(limit, level=_level(limit, now), level_at=now, slow=max(_SLOWEST, limit.slow / 2), slow_at=now)
+    return replace(limit, level=_level(limit, pace), level_at=pace, slow=max(_SLOWEST, limit.slow / 2), slow_at=pace)
 
 
-def sped_up(limit: Limit, now: datetime) -> Limit:
+def sped_up(limit: Limit, pace: datetime) -> Limit:
     """A slowed rate a tenth of the whole faster, if it was changed 10 s ago or more: additive increase."""
-    if limit.slow >= 1.0 or limit.slow_at is None or (now - limit.slow_at).total_seconds() < _SPEED_UP_EVERY_S:
+    if limit.slow >= 1.0 or limit.slow_at is None or (pace - limit.slow_at).total_seconds() < _SPEED_UP_EVERY_S:
         return limit
-    return replace(limit, level=_level(limit, now), level_at=now, slow=min(1.0, limit.slow + 0.1), slow_at=now)
+    return replace(limit, level=_level(limit, pace), level_at=pace, slow=min(1.0, limit.slow + 0.1), slow_at=pace)
 
 
 def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: datetime) -> int | None:
     """How many recipients the limits will pass within the horizon; None when nothing limits. For the planner."""
     passes: int | None = None
+    pace = reader.pace()
     for limit in limits:
         if limit.kind == "rate":
-            here = floor(_level(limit, now) + limit.per_s * limit.slow * horizon_s + _EPSILON)
+            here = floor(_level(limit, pace) + limit.per_s * limit.slow * horizon_s + _EPSILON)
         else:
             most = most_at(limit, now)
             if most is None:
                 continue
-            counted = _counted(reader, limit, now + timedelta(seconds=horizon_s))
+            counted = _counted(reader, limit, pace + timedelta(seconds=horizon_s))
             here = most - sum(permit.n for permit in counted)
         passes = max(0, here) if passes is None else max(0, min(passes, here))
     return passes
@@ -244,53 +250,55 @@ def outlook(reader: Reader, limits: Sequence[Limit], horizon_s: float, now: date
 
 def passes_by(reader: Reader, limits: Sequence[Limit], n: int, now: datetime) -> datetime:
     """About when the limits will have let n recipients through, if nobody else draws. To put waiting work in a line."""
-    return max([now, *(_passes_by(reader, limit, n, now) for limit in limits)])
+    waits_s = [_passes_in_s(reader, limit, n, now) for limit in limits]
+    return now + timedelta(seconds=max([0.0, *waits_s]))
 
 
-def _passes_by(reader: Reader, limit: Limit, n: int, now: datetime) -> datetime:
+def _passes_in_s(reader: Reader, limit: Limit, n: int, now: datetime) -> float:
+    pace = reader.pace()
     if limit.kind == "rate":
-        return now + timedelta(seconds=max(0.0, n - _level(limit, now)) / (limit.per_s * limit.slow))
+        return (n - _level(limit, pace)) / (limit.per_s * limit.slow)
     most = most_at(limit, now)
     if most is None:
-        return now
-    counted = _counted(reader, limit, now)
+        return 0.0
+    counted = _counted(reader, limit, pace)
     left = most - sum(permit.n for permit in counted)
     if left >= n:
-        return now
+        return 0.0
     for permit in counted:
         left += permit.n
         if left >= n:
-            return permit.used_by + timedelta(seconds=limit.window_s, microseconds=1)
-    return now + timedelta(seconds=limit.window_s * min(ceil(n / max(1, most)), 1000))
+            return (permit.used_by - pace).total_seconds() + limit.window_s + 1e-6
+    return limit.window_s * min(ceil(n / max(1, most)), 1000)
 
 
-def _ask_rate(limit: Limit, n: int, now: datetime) -> int | Wait:
+def _ask_rate(limit: Limit, n: int, now: datetime, pace: datetime) -> int | Wait:
     wanted = min(n, limit.burst)
-    level = _level(limit, now)
+    level = _level(limit, pace)
     if level + _EPSILON >= wanted:
         return wanted
     wait_s = (wanted - level) / (limit.per_s * limit.slow)
     return Wait(now + timedelta(microseconds=ceil(wait_s * 1e6)), _name(limit))
 
 
-def _level(limit: Limit, now: datetime) -> float:
+def _level(limit: Limit, pace: datetime) -> float:
     """Permits in the bucket. A bucket that was never drawn from is full; a clock that fell back fills nothing."""
     if limit.level is None or limit.level_at is None:
         return float(limit.burst)
-    passed_s = max(0.0, (now - limit.level_at).total_seconds())
+    passed_s = max(0.0, (pace - limit.level_at).total_seconds())
     return min(float(limit.burst), limit.level + passed_s * limit.per_s * limit.slow)
 
 
-def _drawn(limit: Limit, n: int, now: datetime) -> Limit:
-    at = now if limit.level_at is None else max(now, limit.level_at)
-    return replace(limit, level=_level(limit, now) - n, level_at=at)
+def _drawn(limit: Limit, n: int, pace: datetime) -> Limit:
+    at = pace if limit.level_at is None else max(pace, limit.level_at)
+    return replace(limit, level=_level(limit, pace) - n, level_at=at)
 
 
-def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
+def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime, pace: datetime) -> int | Wait:
     most = most_at(limit, now)
     if most is None:
         return n
-    counted = _counted(reader, limit, now)
+    counted = _counted(reader, limit, pace)
     left = most - sum(permit.n for permit in counted)
     if left >= 1:
         return min(n, left)
@@ -301,14 +309,14 @@ def _ask_cap(reader: Reader, limit: Limit, n: int, now: datetime) -> int | Wait:
         if left >= 1:
             leaves = permit.used_by
             break
-    return Wait(_sooner(limit, leaves, now), _name(limit))
+    return Wait(_sooner(limit, leaves, now, pace), _name(limit))
 
 
-def _sooner(limit: Limit, leaves: datetime | None, now: datetime) -> datetime:
+def _sooner(limit: Limit, leaves: datetime | None, now: datetime, pace: datetime) -> datetime:
     """When a cap passes something again: a grant that was used by `leaves` has left the window, or its plan rises."""
     moments = [_next_step_at(limit, now)]
     if leaves is not None:
-        moments.append(leaves + timedelta(seconds=limit.window_s, microseconds=1))
+        moments.append(now + (leaves - pace) + timedelta(seconds=limit.window_s, microseconds=1))
     return min(moment for moment in moments if moment is not None)
 
 
@@ -316,9 +324,9 @@ def _name(limit: Limit) -> str:
     return f"{limit.scope} {limit.name}"
 
 
-def _counted(reader: Reader, limit: Limit, now: datetime) -> list[Permit]:
-    """The grants whose arrivals may lie in the window that ends at `now`, in the order in which they leave it."""
-    return reader.scan(Permit, limit.scope, index="permits_by_use", after=now - timedelta(seconds=limit.window_s))
+def _counted(reader: Reader, limit: Limit, pace: datetime) -> list[Permit]:
+    """The grants whose arrivals may lie in the window that ends at `pace`, in the order in which they leave it."""
+    return reader.scan(Permit, limit.scope, index="permits_by_use", after=pace - timedelta(seconds=limit.window_s))
 
 
 def _capped(limits: Sequence[Limit]) -> list[tuple[str, float]]:

@@ -241,9 +241,9 @@ def advance(
     tx.put(attempt_row(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
     assert found.permit_at is not None
-    scopes = _settled_permits(tx, scopes, report, report.outcomes, found.permit_at, now)
+    scopes = _settled_permits(tx, scopes, report, report.outcomes, found.permit_at)
     for scope, share in report.shares.items():
-        _settled_permits(tx, limits.limits_of(tx, [scope]), report, share, found.permit_at, now)
+        _settled_permits(tx, limits.limits_of(tx, [scope]), report, share, found.permit_at)
     sender = health.after_report(tx, terms, report, scopes, now, worker_id)
     health.write(tx, terms, sender, scopes)
     scopes = sender.limits
@@ -264,7 +264,7 @@ def advance(
 
 
 def _settled_permits(
-    tx: Tx, scopes: list[Limit], report: Report, ordinals: Iterable[int], permit_at: datetime, now: datetime
+    tx: Tx, scopes: list[Limit], report: Report, ordinals: Iterable[int], permit_at: datetime
 ) -> list[Limit]:
     """What a finished request leaves of its permits for these ordinals; the limits as they are afterwards.
 
@@ -272,8 +272,8 @@ def _settled_permits(
     """
     unsent = sum(1 for ordinal in ordinals if report.outcomes.get(ordinal) == Outcome.OPEN)
     if unsent and not report.throttled:
-        return limits.give_back(tx, scopes, report.attempt_id, permit_at, unsent, now)
-    limits.used(tx, scopes, report.attempt_id, permit_at, now)
+        return limits.give_back(tx, scopes, report.attempt_id, permit_at, unsent)
+    limits.used(tx, scopes, report.attempt_id, permit_at)
     return scopes
 
 

@@ -58,6 +58,13 @@ class Reader(Protocol):
     def now(self) -> datetime:
         """Store time, UTC. Never goes backwards; leases and due times are judged by it alone."""
 
+    def pace(self) -> datetime:
+        """The clock by which limits count: only the differences mean something.
+
+        Never goes backwards, and never forward by more than really passed, as far as the store can tell. In a store
+        with a clock of its own, which no machine sets, it is store time.
+        """
+
     def get(self, kind: type[Row], *key: Any) -> Row | None:
         """The row with this primary key, or None."""
 

@@ -22,6 +22,7 @@ from sendonce.stores.migrations import check_not_newer, check_version, fact_numb
 from sendonce.stores.sqlite import SQLiteStore, sqlite_path, utc_now
 from sendonce.stores.sqlite_connections import connected
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
+from sendonce.stores.sqlite_time import SinceBoot
 
 Result = TypeVar("Result")
 ENVIRONMENTS: Final = ("test", "production")
@@ -55,7 +56,7 @@ def init_store(url: str, environment: str = "test") -> Store:
         if not _has_tables(connection, path):
             for statement in sqlite_ddl():
                 connection.execute(statement)
-            facts = {"schema_version": str(SCHEMA_VERSION), "environment": environment, "clock": "0"}
+            facts = {"schema_version": str(SCHEMA_VERSION), "environment": environment, "clock": "0", "pace": "0 0 -"}
             rows = [*((name, value.encode()) for name, value in facts.items()), ("key", secrets.token_bytes(32))]
             connection.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", rows)
         connection.execute("COMMIT")
@@ -71,7 +72,9 @@ def init_store(url: str, environment: str = "test") -> Store:
     return store
 
 
-def open_store(url: str, *, clock: Callable[[], datetime] = utc_now) -> Store:
+def open_store(
+    url: str, *, clock: Callable[[], datetime] = utc_now, boot_clock: Callable[[], SinceBoot] | None = None
+) -> Store:
     """Open the store of a URL. StoreRefused if there is none, or its schema is newer or older than this release's."""
     path = _existing(url)
 
@@ -80,7 +83,7 @@ def open_store(url: str, *, clock: Callable[[], datetime] = utc_now) -> Store:
         _use_wal(connection, path)
 
     _patiently(path, check)
-    return SQLiteStore(url, clock=clock)
+    return SQLiteStore(url, clock=clock, boot_clock=boot_clock)
 
 
 def shared_store(url: str) -> Store:

@@ -28,6 +28,7 @@ from sendonce.stores.sqlite_codec import (
 from sendonce.stores.sqlite_connections import Connections, Held
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
 from sendonce.stores.sqlite_statements import statements_of
+from sendonce.stores.sqlite_time import Kept, SinceBoot, kept_from, later, no_since_boot, since_boot
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -41,8 +42,8 @@ _CHUNK_BYTES: Final = 8_000_000
 # Keys in one statement: its text stays short, and nearly every batch's look-up has the same few lengths.
 _KEYS_AT_ONCE: Final = 250
 _FORMS: Final = "sqlite:///relative/path or sqlite:////absolute/path"
-_FACTS_SQL: Final = "SELECT name, value FROM meta WHERE name IN ('clock', 'schema_version')"
-_CLOCK_SQL: Final = "UPDATE meta SET value = ? WHERE name = 'clock'"
+_FACTS_SQL: Final = "SELECT name, value FROM meta WHERE name IN ('clock', 'pace', 'schema_version')"
+_CLOCK_SQL: Final = "UPDATE meta SET value = CASE name WHEN 'clock' THEN ? ELSE ? END WHERE name IN ('clock', 'pace')"
 
 
 def utc_now() -> datetime:
@@ -75,20 +76,23 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _keep_clock(connection: sqlite3.Connection, now_micros: int) -> None:
-    """Store time never falls behind what a commit has shown, also when the machine's clock is set back."""
-    connection.execute(_CLOCK_SQL, (str(now_micros).encode(),))
+def _keep_clock(connection: sqlite3.Connection, at: Kept) -> None:
+    """Neither clock falls behind what a commit has shown, also when the machine's clock is set back."""
+    connection.execute(_CLOCK_SQL, (str(at.now).encode(), at.text()))
 
 
 class SQLiteReader:
     """Reads on one connection, inside a transaction that is open on it."""
 
-    def __init__(self, connection: sqlite3.Connection, now_micros: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, at: Kept) -> None:
         self._connection = connection
-        self._now_micros = now_micros
+        self._at = at
 
     def now(self) -> datetime:
-        return from_micros(self._now_micros)
+        return from_micros(self._at.now)
+
+    def pace(self) -> datetime:
+        return from_micros(self._at.pace)
 
     def get(self, kind: type[Row], *key: Any) -> Row | None:
         statements = statements_of(kind)
@@ -144,8 +148,8 @@ class SQLiteReader:
 class SQLiteTx(SQLiteReader):
     """Writes are kept until the commit and then applied in order, as Spanner does: reads do not see them."""
 
-    def __init__(self, connection: sqlite3.Connection, now_micros: int) -> None:
-        super().__init__(connection, now_micros)
+    def __init__(self, connection: sqlite3.Connection, at: Kept) -> None:
+        super().__init__(connection, at)
         self._writes: list[_Write] = []
 
     def insert(self, *rows: Any) -> None:
@@ -163,23 +167,32 @@ class SQLiteTx(SQLiteReader):
     def apply(self) -> None:
         """Hand the writes to SQLite, and with them the time of this transaction."""
         for write in self._writes:
-            _apply(self._connection, write, self._now_micros)
+            _apply(self._connection, write, self._at.now)
         if self._writes:
-            _keep_clock(self._connection, self._now_micros)
+            _keep_clock(self._connection, self._at)
 
 
 class SQLiteStore:
     """A `Store` on the SQLite file of a `sqlite:` URL. `opening.open_store` checks the file first.
 
     Safe for threads (each has its own connection) and processes. `clock` gives the machine's time, aware UTC;
-    store time is the larger of it and the last time a commit kept. `patience_s`: how long a transaction waits
-    for a lock before StoreUnavailable.
+    store time is the larger of it and the last time a commit kept. `boot_clock` gives the machine's time since boot;
+    it is the real one only beside the real clock. `patience_s`: how long a transaction waits for a lock before
+    StoreUnavailable.
     """
 
-    def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now, patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        boot_clock: Callable[[], SinceBoot] | None = None,
+        patience_s: float = 30.0,
+    ) -> None:
         self.path = sqlite_path(url).absolute()
         self.url = f"sqlite:///{self.path}"
         self._clock = clock
+        self._boot_clock = boot_clock or (since_boot if clock is utc_now else no_since_boot)
         self._patience_s = patience_s
         self._latest_micros = 0
         self._behind_micros = 0
@@ -187,25 +200,25 @@ class SQLiteStore:
         self._connections = Connections(self.path)
 
     def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
-        with self._transaction(tag, writing=True) as (connection, now_micros):
-            tx = SQLiteTx(connection, now_micros)
+        with self._transaction(tag, writing=True) as (connection, at):
+            tx = SQLiteTx(connection, at)
             result = work(tx)
             tx.apply()
         return result
 
     def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
-        with self._transaction("read", writing=False) as (connection, now_micros):
-            return work(SQLiteReader(connection, now_micros))
+        with self._transaction("read", writing=False) as (connection, at):
+            return work(SQLiteReader(connection, at))
 
     def write_many(self, rows: Iterable[Any]) -> int:
         written = 0
         for chunk in _chunks(rows):
             # Before the lock is taken, so that others find a gap between two chunks.
             writes = [_Write(statements_of(kind).put, codec_of(kind).encode(same)) for kind, same in _by_kind(chunk)]
-            with self._transaction("write_many", writing=True) as (connection, now_micros):
+            with self._transaction("write_many", writing=True) as (connection, at):
                 for write in writes:
-                    _apply(connection, write, now_micros)
-                _keep_clock(connection, now_micros)
+                    _apply(connection, write, at.now)
+                _keep_clock(connection, at)
             written += len(chunk)
         return written
 
@@ -225,14 +238,14 @@ class SQLiteStore:
         self._connections.close()
 
     @contextmanager
-    def _transaction(self, tag: str, *, writing: bool) -> Iterator[tuple[sqlite3.Connection, int]]:
-        """A transaction with its store time. It waits for locks before it starts, never later."""
+    def _transaction(self, tag: str, *, writing: bool) -> Iterator[tuple[sqlite3.Connection, Kept]]:
+        """A transaction with its clocks. It waits for locks before it starts, never later."""
         committing = False
         try:
             with self._connections.mine() as held:
-                connection, kept_micros = self._begin(held, tag, writing=writing)
+                connection, kept = self._begin(held, tag, writing=writing)
                 try:
-                    yield connection, self._time(kept_micros, writing=writing)
+                    yield connection, self._time(kept, writing=writing)
                     committing = True
                     connection.execute("COMMIT")
                 except BaseException:
@@ -241,8 +254,8 @@ class SQLiteStore:
         except sqlite3.Error as fault:
             raise in_our_words(fault, self.path, committing=committing) from fault
 
-    def _begin(self, held: Held, tag: str, *, writing: bool) -> tuple[sqlite3.Connection, int]:
-        """Start a transaction and take its snapshot; returns its connection and the time that the store has kept."""
+    def _begin(self, held: Held, tag: str, *, writing: bool) -> tuple[sqlite3.Connection, Kept]:
+        """Start a transaction and take its snapshot; returns its connection and the clocks that the store has kept."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -260,16 +273,20 @@ class SQLiteStore:
                     raise still_locked(self.path, tag, self._patience_s) from fault
             time.sleep(_RETRY_S)
 
-    def _kept_time(self, connection: sqlite3.Connection) -> int:
-        """The time of the last commit. Checks that the schema is still ours: a newer release may have migrated it."""
+    def _kept_time(self, connection: sqlite3.Connection) -> Kept:
+        """The clocks at the last commit. Checks that the schema is still ours: a newer release may have migrated it."""
         facts = dict(connection.execute(_FACTS_SQL).fetchall())
-        for name in ("schema_version", "clock"):
+        for name in ("schema_version", "clock", "pace"):
             if name not in facts:
                 raise StoreRefused(f"store {self.path} has lost its {name}; restore it from a backup")
         check_version(fact_number("schema_version", facts["schema_version"], self.path), self.path)
-        return fact_number("clock", facts["clock"], self.path)
+        now = fact_number("clock", facts["clock"], self.path)
+        try:
+            return kept_from(now, facts["pace"])
+        except (ValueError, AttributeError):
+            raise StoreRefused(f"store {self.path}: its pace is damaged; restore the store from a backup") from None
 
-    def _time(self, kept_micros: int, *, writing: bool) -> int:
+    def _time(self, kept: Kept, *, writing: bool) -> Kept:
         """Store time: the larger of the clock and what was shown before; of a writer, later than every commit's.
 
         A clock that lies well behind what was shown was set back, or another process's was ahead: from then on this
@@ -277,11 +294,12 @@ class SQLiteStore:
         """
         with self._latest_lock:
             clock = to_micros(self._clock())
-            shown = max(self._latest_micros, kept_micros)
+            shown = max(self._latest_micros, kept.now)
             if shown - (clock + self._behind_micros) > _BEHIND_MICROS:
                 self._behind_micros = shown - clock
             self._latest_micros = max(clock + self._behind_micros, shown + writing)
-            return self._latest_micros
+            now = self._latest_micros
+        return later(kept, now, self._boot_clock, writing=writing)
 
 
 def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:

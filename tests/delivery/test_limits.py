@@ -103,7 +103,7 @@ def test_a_request_that_may_still_arrive_counts_until_it_is_over(world: World) -
 
     def over(tx):  # type: ignore[no-untyped-def]
         (permit,) = tx.scan(Permit, "lane:bulk")
-        limits.used(tx, limits.limits_of(tx, ["lane:bulk"]), "slow", permit.granted_at, tx.now())
+        limits.used(tx, limits.limits_of(tx, ["lane:bulk"]), "slow", permit.granted_at)
 
     world.store.transact(over, tag="test")
     assert isinstance(take(world, 1, "next"), Wait)
@@ -122,7 +122,7 @@ def test_given_back_permits_never_overfill_a_bucket(world: World) -> None:
     now = world.clock.at
 
     def back(tx):  # type: ignore[no-untyped-def]
-        limits.give_back(tx, limits.limits_of(tx, ["lane:bulk"]), "a", now, 10, tx.now())
+        limits.give_back(tx, limits.limits_of(tx, ["lane:bulk"]), "a", now, 10)
 
     assert take(world, 4, "a") == 4
     world.store.transact(back, tag="test")

@@ -339,7 +339,7 @@ def test_a_store_that_has_lost_a_fact_says_so(url: str, path: Path, name: str) -
 # Damage, and odd places.
 
 
-@pytest.mark.parametrize("name", ["schema_version", "clock"])
+@pytest.mark.parametrize("name", ["schema_version", "clock", "pace"])
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -17,6 +17,7 @@ from sendonce.stores import sqlite_connections
 from sendonce.stores.base import ANY_SHARD, Reader, Store, StoreRefused, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store
 from sendonce.stores.sqlite import SQLiteStore
+from sendonce.stores.sqlite_time import SinceBoot
 from tests.stores import workers
 from tests.stores.contract import StoreContract, everything, get_batch, in_thread, put
 from tests.stores.made import NOON, batch, campaign, message, recipient
@@ -118,6 +119,92 @@ def test_store_time_goes_on_after_a_clock_was_an_hour_ahead(url: str) -> None:
     second = store.transact(write, tag="test")
     assert first > wrong
     assert (second - first).total_seconds() == pytest.approx(30, abs=0.001)
+
+
+# Pace: what limits count by.
+
+
+class Boot:
+    """The machine's time since boot, which only the test moves."""
+
+    def __init__(self, boot: str = "one", micros: int = 5_000_000) -> None:
+        self.at = SinceBoot(boot, micros)
+
+    def __call__(self) -> SinceBoot:
+        return self.at
+
+    def pass_s(self, seconds: float) -> None:
+        self.at = SinceBoot(self.at.boot, self.at.micros + int(seconds * 1e6))
+
+
+def written_pace(store: Store) -> datetime:
+    def write(tx: Tx) -> datetime:
+        tx.put(Meta("looked", b"yes"))
+        return tx.pace()
+
+    return store.transact(write, tag="test")
+
+
+def test_pace_goes_by_what_really_passed_however_the_clock_is_set(url: str) -> None:
+    clock, boot = Clock(), Boot()
+    store = open_store(url, clock=clock, boot_clock=boot)
+    first = written_pace(store)
+    for set_by_s in (3600, -7200, 86_400, 0):
+        clock.time += timedelta(seconds=set_by_s + 10)
+        boot.pass_s(10)
+        assert store.read(lambda reader: reader.pace()) - first == timedelta(seconds=10)
+        first = written_pace(store)
+
+
+def test_processes_with_clocks_hours_apart_share_one_pace(url: str) -> None:
+    boot = Boot()
+    clocks = [Clock(), Clock(), Clock()]
+    clocks[1].time += timedelta(hours=1)
+    clocks[2].time -= timedelta(hours=1)
+    stores = [open_store(url, clock=clock, boot_clock=boot) for clock in clocks]
+    began = written_pace(stores[0])
+    for turn in range(30):
+        boot.pass_s(1)
+        for clock in clocks:
+            clock.time += timedelta(seconds=1)
+        passed = written_pace(stores[turn % 3]) - began
+        assert passed == timedelta(seconds=turn + 1)
+
+
+def test_over_a_reboot_pace_goes_with_store_time(url: str) -> None:
+    clock = Clock()
+    before = written_pace(open_store(url, clock=clock, boot_clock=Boot("one", 10**12)))
+    clock.time += timedelta(minutes=3)
+    after = written_pace(open_store(url, clock=clock, boot_clock=Boot("two", 10)))
+    assert after - before == timedelta(minutes=3)
+
+
+def test_without_a_clock_since_boot_pace_is_store_time(url: str) -> None:
+    clock = Clock()
+    store = open_store(url, clock=clock)
+    began = written_pace(store)
+    clock.time += timedelta(hours=2)
+    assert written_pace(store) - began == timedelta(hours=2)
+
+
+def test_pace_never_goes_back_and_each_commit_is_later(url: str) -> None:
+    boot = Boot()
+    store = open_store(url, clock=Clock(), boot_clock=boot)
+    first, second = written_pace(store), written_pace(store)
+    boot.at = SinceBoot("one", 0)
+    assert first < second < written_pace(store)
+
+
+def test_pace_and_store_time_agree_on_this_machine(store: Store) -> None:
+    """The real clocks: both go on by the same, give or take what the machine's clock is corrected by."""
+
+    def look(tx: Tx) -> tuple[datetime, datetime]:
+        tx.put(Meta("looked", b"yes"))
+        return tx.now(), tx.pace()
+
+    first_now, first_pace = store.transact(look, tag="test")
+    second_now, second_pace = store.transact(look, tag="test")
+    assert abs((second_now - first_now) - (second_pace - first_pace)) < timedelta(seconds=5)
 
 
 def test_the_clock_may_be_in_any_time_zone(url: str) -> None:
