@@ -7,6 +7,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from schemas.elements import Reference, Tick
+from sendonce.delivery.fair import FairShare
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.failpoints import failpoint
@@ -53,7 +54,8 @@ class _PlanWork(beam.DoFn):
             self._settled.inc(swept.settled)
             if self._worker.stopping.is_set():
                 return
-            references = plan_lane(self._worker.store, lane.terms, window_of(self._worker, name))
+            fair = self._worker.fair.setdefault(name, FairShare())
+            references = plan_lane(self._worker.store, lane.terms, window_of(self._worker, name), fair)
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))

@@ -16,6 +16,7 @@ from datetime import datetime
 from schemas.elements import Reference
 from schemas.letters import Letters
 from sendonce.delivery.deliver import Clocks, Deliverer
+from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
 from sendonce.stores.base import Store
@@ -62,8 +63,8 @@ class Worker:
     """The resources of one process.
 
     pace: recipients a second that each lane was measured to pass, for the planner. passed: recipients that got their
-    outcome since that was last measured. on_fault: told what a step raises, before a runner makes text of it.
-    on_trigger: told what became of each trigger; again, if its bundle runs again.
+    outcome since that was last measured. fair: what the campaigns of each lane got. on_fault: told what a step raises,
+    before a runner makes text of it. on_trigger: told what became of each trigger; again, if its bundle runs again.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -74,6 +75,7 @@ class Worker:
         self.stopping = threading.Event()
         self.pace: dict[str, float] = {}
         self.passed: dict[str, int] = {}
+        self.fair: dict[str, FairShare] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None

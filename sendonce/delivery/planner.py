@@ -1,15 +1,17 @@
-"""Which batches go next: due work of a lane, campaign by campaign in turn, no more than the lane's window."""
+"""Which batches go next: due work of a lane, fairly over its campaigns, no more than the lane's window."""
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, groupby
 
 from schemas.elements import Reference
-from schemas.tables import Batch, Campaign
+from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.stops import stops_of
 from sendonce.delivery import batches
+from sendonce.delivery.fair import FairShare
 from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.limits import limits_of, outlook
 from sendonce.delivery.protocol import DOMAIN, may_ask_again, plan, postpone, waits_for_limit
@@ -44,15 +46,15 @@ class _Chosen:
     later: list[tuple[Candidate, datetime]]
 
 
-def plan_lane(store: Store, terms: Terms, window: int) -> list[Reference]:
+def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = None) -> list[Reference]:
     """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
 
     Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
     Doubts that may be settled by asking again come before new work. A lane that is stopped, halted, throttled or out of
     permits is left alone. Batches of which only a mailbox group's share is left are planned as far as its limits will
-    pass them; the others get a place in its line, as a later due time.
+    pass them; the others get a place in its line, as a later due time. fair: what campaigns got at earlier plans.
     """
-    chosen = store.read(lambda reader: _choose(reader, terms, window))
+    chosen = store.read(lambda reader: _choose(reader, terms, window, fair or FairShare()))
     references: list[Reference] = []
     for start in range(0, len(chosen.now), MARKED_AT_ONCE):
         mark = partial(_mark, terms=terms, candidates=chosen.now[start : start + MARKED_AT_ONCE])
@@ -75,7 +77,7 @@ def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Referen
     ]
 
 
-def _choose(reader: Reader, terms: Terms, window: int) -> _Chosen:
+def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chosen:
     now = reader.now()
     chosen = _Chosen([], [])
     if stops_of(reader, terms.lane, terms.sender, now):
@@ -88,11 +90,14 @@ def _choose(reader: Reader, terms: Terms, window: int) -> _Chosen:
     campaigns = lane_campaigns(reader, terms.lane)
     running = [campaign for campaign in campaigns if campaign.state == "running"]
     doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
-    due = [_due(reader, campaign, now, window) for campaign in running]
     line = GroupLine(reader, terms, now)
-    freed = [_freed(reader, terms, line, campaign, now) for campaign in running]
+    due = {campaign.campaign_id: _due(reader, campaign, now, window) for campaign in running}
+    freed = {campaign.campaign_id: _freed(reader, terms, line, campaign, now) for campaign in running}
+    done = {campaign.campaign_id: _done(reader, campaign) for campaign in running}
+    served = fair.served(done)
+    lane = _FairTurns(served, done)
     total = 0
-    for candidate in chain(_in_turn(doubts), _in_turn(due), _in_turn(freed)):
+    for candidate in chain(_in_turn(doubts), lane.turns(due), lane.turns(freed)):
         if total >= window:
             break
         if candidate.group and (due_at := line.place(candidate.group, candidate.recipients)) is not None:
@@ -100,7 +105,43 @@ def _choose(reader: Reader, terms: Terms, window: int) -> _Chosen:
             continue
         chosen.now.append(candidate)
         total += candidate.recipients
+    fair.idle(served, lane.without_work)
     return chosen
+
+
+def _done(reader: Reader, campaign: Campaign) -> int:
+    progress = reader.get(Progress, campaign.campaign_id)
+    return 0 if progress is None else progress.total - progress.n_open
+
+
+class _FairTurns:
+    """Whoever got least goes next, of equals whoever has done least. What is planned counts at once."""
+
+    def __init__(self, served: Mapping[str, int], done: Mapping[str, int]) -> None:
+        self._served = dict(served)
+        self._done = done
+        self._found: set[str] = set()
+        self._asked: set[str] = set()
+
+    @property
+    def without_work(self) -> set[str]:
+        """Campaigns that were asked and had nothing."""
+        return self._asked - self._found
+
+    def turns(self, queues: Mapping[str, Iterator[Candidate]]) -> Iterator[Candidate]:
+        waiting = [(self._served[name], self._done[name], name) for name in queues]
+        heapq.heapify(waiting)
+        while waiting:
+            *_, name = heapq.heappop(waiting)
+            self._asked.add(name)
+            candidate = next(queues[name], None)
+            if candidate is None:
+                continue
+            self._found.add(name)
+            if not candidate.group:
+                self._served[name] += candidate.recipients
+            heapq.heappush(waiting, (self._served[name], self._done[name], name))
+            yield candidate
 
 
 def lane_campaigns(reader: Reader, lane: str) -> list[Campaign]:
@@ -165,7 +206,7 @@ def open_batches(reader: Reader, campaign_id: str, state: str) -> list[Batch]:
 
 
 def _in_turn(queues: list[Iterator[Candidate]]) -> Iterator[Candidate]:
-    """One of each in turn, so that a small campaign is not kept waiting by a large one."""
+    """One of each in turn."""
     while queues:
         for queue in list(queues):
             candidate = next(queue, None)

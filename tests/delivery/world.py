@@ -11,6 +11,7 @@ from schemas.letters import Letter, Letters, Refusal
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Campaign, Limit, OutboundMessage, Recipient
 from sendonce.delivery.deliver import Clocks, Deliverer, Delivery
+from sendonce.delivery.fair import FairShare
 from sendonce.delivery.letters import element_of
 from sendonce.delivery.planner import _choose, plan_lane
 from sendonce.delivery.resolver import Policy
@@ -57,7 +58,7 @@ class World:
 
     def plan_due(self) -> bool:
         """Whether any batch of the lane is due and may send now."""
-        return bool(self.store.read(lambda reader: _choose(reader, TERMS, 10_000).now))
+        return bool(self.store.read(lambda reader: _choose(reader, TERMS, 10_000, FairShare()).now))
 
     def letters(self, reference: Reference, refused: dict[int, Outcome] | None = None) -> Letters:
         batch = self.batch(reference.batch_no, reference.campaign_id)
