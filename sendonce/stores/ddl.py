@@ -21,6 +21,7 @@ NEVER_COMMIT_TIME: Final = frozenset(
         ("campaign_batches", "expires_at"),
         ("limits", "level_at"),
         ("limits", "slow_at"),
+        ("limits", "starts_at"),
         ("send_permits", "used_by"),
         ("delivery_events", "at"),
         ("dead_letters", "expires_at"),

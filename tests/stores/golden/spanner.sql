@@ -144,7 +144,7 @@ CREATE TABLE `limits` (
   `slow` FLOAT64 NOT NULL,
   `slow_at` TIMESTAMP,
   `stripes` INT64 NOT NULL,
-  `starts_at` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  `starts_at` TIMESTAMP,
   `plan` STRING(4096),
 ) PRIMARY KEY (`scope`, `name`);
 
