@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "What became of it": {
         "list": ("sendonce.cli.status:list_campaigns", "All campaigns, newest first."),
         "status": ("sendonce.cli.status:status", "One campaign in full; --watch stays."),
+        "lanes": ("sendonce.cli.lanes:lanes", "Limits of lanes and senders: what is left, who waits."),
         "outcome": ("sendonce.cli.outcomes:outcome", "What became of one recipient."),
         "export": ("sendonce.cli.outcomes:export", "Every recipient's outcome as CSV or NDJSON."),
         "doubts": ("sendonce.cli.doubts:doubts", "Requests whose fate is not known; decide them."),

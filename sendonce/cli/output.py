@@ -75,6 +75,11 @@ def number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number and its noun: 1 batch, 2 batches, 0 errors. `many` where an s at the end does not make the plural."""
+    return f"{number(count)} {one if count == 1 else many or f'{one}s'}"
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 

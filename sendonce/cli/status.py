@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sendonce.cli.output import (
+    counted,
     duration,
     kind_text,
     moment,
@@ -150,7 +151,10 @@ def _bar(found: Status) -> RenderableType:
 
 
 def _pace(found: Status) -> Text:
-    pieces = [f"{number(found.rate_per_s, 1)}/s"] if found.rate_per_s else []
+    pieces = []
+    ended = found.campaign.state in ENDED
+    if found.rate_per_s:
+        pieces.append(f"{number(found.rate_per_s, 1)}/s{' on average' if ended else ''}")
     if found.eta_s:
         pieces.append(f"{duration(found.eta_s)} left")
     if found.campaign.finished_at:
@@ -189,7 +193,8 @@ def _two_columns(left: Table, right: Table) -> Table:
     return grid
 
 
-def _stop_text(stop: Stop) -> str:
+def stop_text(stop: Stop) -> str:
+    """What is stopped, why, until when, and what a person can do about it."""
     what = f"{stop.what.replace(':', ' ')} is {stop.kind.split('_')[-1]}{f': {stop.reason}' if stop.reason else ''}"
     if stop.until is not None:
         return f"{what}, until {moment(stop.until)}"
@@ -200,11 +205,11 @@ def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
     hints = [
-        f"{number(count)} batches: {_wait_text(reason)}"
+        f"{counted(count, 'batch', 'batches')}: {_wait_text(reason)}"
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]
-    hints += [_stop_text(stop) for stop in found.stops]
+    hints += [stop_text(stop) for stop in found.stops]
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
     if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":
@@ -215,7 +220,9 @@ def _hints(found: Status) -> list[str]:
     elif found.campaign.state in ("paused", "halted"):
         hints.append(f"`sendonce resume {name}` goes on")
     if batches["held"]:
-        hints.append(f"{number(batches['held'])} batches wait for a person: `sendonce doubts list {name}`")
+        hints.append(
+            f"{counted(batches['held'], 'batch waits', 'batches wait')} for a person: `sendonce doubts list {name}`"
+        )
     if found.campaign.state in (RUNNING, CANCELLING) and not found.jobs:
         hints.append("No job is running: `sendonce run`")
     if found.oldest_due and found.oldest_due > found.at:

@@ -83,12 +83,15 @@ def recipient_outcome(store: Store, campaign_id: str, recipient_id: str) -> tupl
 def recipient_outcomes(store: Store, campaign_id: str) -> Iterator[RecipientOutcome]:
     """Every recipient of a campaign in the order of batches. One batch in memory at a time, each a consistent view.
 
-    UnknownCampaign, before the first line.
+    UnknownCampaign at the call, so that whoever writes lines can wait with the first until the campaign is known.
     """
     if store.read(lambda reader: reader.get(Campaign, campaign_id)) is None:
         raise UnknownCampaign(campaign_id)
-    key = store_key(store)
-    for batch_no in batch_numbers(store, campaign_id):
+    return _outcomes(store, store_key(store), campaign_id, batch_numbers(store, campaign_id))
+
+
+def _outcomes(store: Store, key: bytes, campaign_id: str, numbers: list[int]) -> Iterator[RecipientOutcome]:
+    for batch_no in numbers:
         yield from store.read(lambda reader, number=batch_no: _batch_outcomes(reader, key, campaign_id, number))  # type: ignore[misc]
 
 

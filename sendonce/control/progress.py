@@ -52,13 +52,16 @@ class Counts:
         return self.recipients - self.unsettled
 
 
-def estimate(total: Optional[int], done: int, active_s: float, *, running: bool = True) -> Estimate:
-    """Percent, rate and time left, of recipients. total None: still loading. active_s: without pauses.
+def estimate(total: Optional[int], done: int, active_s: float, *, running: bool = True, cancelled: int = 0) -> Estimate:
+    """Percent, rate and time left, of recipients. total None: still loading. active_s: without pauses. cancelled: of
+
+    those done; closing them costs no time, so they are no part of the rate.
 
     Never negative, never infinite, never over 100: odd input (a clock that stepped back, more done than there is)
     gives the nearest value that is true, or None.
     """
-    rate = done / active_s if active_s > 0 and done > 0 else None
+    worked = done - cancelled
+    rate = worked / active_s if active_s > 0 and worked > 0 else None
     if total is None:
         return Estimate(None, rate, None)
     if done >= total:
@@ -147,7 +150,7 @@ def progress_of(reader: Reader, campaign: Campaign, now: datetime) -> Progress:
     """The sums over a campaign's batches as of store time `now`, not yet written."""
     counts, before = count(reader, campaign.campaign_id), reader.get(Progress, campaign.campaign_id)
     active_s = active_seconds(campaign, before, now)
-    found = estimate(campaign.recipients, counts.done, active_s)
+    found = estimate(campaign.recipients, counts.done, active_s, cancelled=counts.outcomes["cancelled"])
     return Progress(
         campaign_id=campaign.campaign_id,
         at=now,

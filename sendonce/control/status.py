@@ -111,7 +111,8 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     total = None if campaign.sealed_at is None and campaign.kind == "campaign" else campaign.recipients
     if campaign.kind == "stream":
         total = counts.recipients
-    found = estimate(total, counts.done, active_s, running=campaign.state == RUNNING)
+    cancelled = counts.outcomes["cancelled"]
+    found = estimate(total, counts.done, active_s, running=campaign.state == RUNNING, cancelled=cancelled)
     return Status(
         campaign=campaign,
         at=now,

@@ -25,6 +25,13 @@ def test_percent_is_not_100_while_a_single_recipient_is_left() -> None:
     assert estimate(1_000_000, 1_000_000, 60).percent == 100.0
 
 
+def test_cancelling_the_rest_at_once_makes_no_rate() -> None:
+    found = estimate(1_000_000, 1_000_000, 10.0, running=False, cancelled=999_000)
+
+    assert (found.percent, found.rate_per_s, found.eta_s) == (100.0, 100.0, 0.0)
+    assert estimate(5, 5, 10.0, running=False, cancelled=5).rate_per_s is None
+
+
 def test_the_smallest_rate_gives_no_infinite_eta() -> None:
     found = estimate(10**300, 1, 1e300)
 

@@ -1,0 +1,122 @@
+"""`sendonce lanes [--watch]`: limits, what is left of them, how fast it goes, and who waits for what."""
+
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+import orjson
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sendonce.cli.output import counted, duration, moment, number, out, print_json, table
+from sendonce.cli.session import Session, with_session
+from sendonce.cli.status import stop_text
+from sendonce.config import lanes_in
+from sendonce.delivery.lane_use import LimitUse, ScopeUse, Waiting, lane_uses
+
+_WAITS = {
+    "paused": "are in a paused campaign",
+    "halted": "are in a halted campaign",
+    "sender_halted": "wait until the sender is mended",
+    "stopped": "wait until the stop ends",
+    "throttled": "wait: the provider asked to slow down",
+    "breaker_open": "wait: the provider fails",
+    "limit": "wait for a limit",
+    "retry": "wait for another try",
+}
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Stay, and show it as it goes, until Ctrl-C.")
+@click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, help="Seconds between two looks.")
+@with_session
+def lanes(session: Session, watch: bool, every_s: float) -> None:
+    """Limits of every lane and sender: what is left of them, and who waits for which.
+
+    Free: recipients that may go at once, of the bucket or of the window that ends now. Speed: recipients a second
+    handed to the provider over the last minute.
+
+    \b
+    With --json: {at, scopes}; with --watch too, one line for each look. A scope:
+      scope             lane:NAME, sender:NAME, or that of another limit
+      sender            the lane's; null for other scopes
+      limits            name, limit (as written), kind (rate, cap), most, used,
+                        free, slow (1, or what throttling left of a rate),
+                        next_permit_at (null: now)
+      recipients_per_s  over the last minute; null where it is not known
+      open              recipients without an outcome in campaigns not over
+      waiting           reason, recipients, scope, limit, until
+      stops             scope, kind, reason, since, until, mend
+    Times are UTC. What has no limit, or no end by itself, is null.
+    """
+    lanes_in(session.store)  # a store without lanes says how to get them
+    if not watch:
+        at, scopes = lane_uses(session.store)
+        if session.as_json:
+            print_json(_document(at, scopes))
+        else:
+            out().print(_view(at, scopes))
+        return
+    if session.as_json:
+        while True:
+            click.echo(orjson.dumps(_document(*lane_uses(session.store))).decode())
+            time.sleep(every_s)
+    with Live(_view(*lane_uses(session.store)), console=out(), auto_refresh=False) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(_view(*lane_uses(session.store)), refresh=True)
+
+
+def _document(at: datetime, scopes: list[ScopeUse]) -> dict[str, Any]:
+    return {"at": at.isoformat().replace("+00:00", "Z"), "scopes": [scope.as_json() for scope in scopes]}
+
+
+def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:
+    made = table("", "limit", "free", "next permit", "speed", right=("free", "next permit", "speed"))
+    for scope in scopes:
+        name = _name(scope.scope) + (f" → {scope.sender}" if scope.sender else "")
+        speed = "-" if scope.per_s is None else f"{number(scope.per_s, 1)}/s"
+        rows = [_limit_cells(use, at) for use in scope.limits] or [("no limit", "-", "now")]
+        for row in rows:
+            made.add_row(name, *row, speed)
+            name = speed = ""
+    notes = [note for scope in scopes for note in _notes(scope, at)]
+    return Group(made, *([Text()] if notes else []), *(Text(note, "yellow") for note in notes))
+
+
+def _name(scope: str) -> str:
+    return scope.replace(":", " ")
+
+
+def _limit_cells(use: LimitUse, at: datetime) -> tuple[str, str, str]:
+    free = "-" if use.free is None else f"{number(use.free)} of {number(use.most)}"
+    return use.text, free, "now" if use.next_at is None else f"in {duration(_seconds(use.next_at, at))}"
+
+
+def _seconds(until: datetime, at: datetime) -> float:
+    return max(1.0, (until - at).total_seconds())
+
+
+def _notes(scope: ScopeUse, at: datetime) -> list[str]:
+    """What slows or stops a scope, and who waits in a lane; other scopes' waits stand with their lanes."""
+    name = _name(scope.scope)
+    notes = [
+        f"{name}: the provider throttled; {use.text} is at {use.slow:.0%}, and comes back by itself"
+        for use in scope.limits
+        if use.slow < 1
+    ]
+    notes += [stop_text(stop) for stop in scope.stops]
+    if scope.scope.startswith("lane:"):
+        notes += [f"{name}: {_waiting(waiting)}" for waiting in scope.waiting]
+    return notes
+
+
+def _waiting(waiting: Waiting) -> str:
+    who = counted(waiting.recipients, "recipient")
+    if waiting.reason == "limit" and waiting.what:
+        what = f"wait for {_name(waiting.scope)}, {waiting.what}"
+    else:
+        what = _WAITS.get(waiting.reason, f"wait ({waiting.reason})")
+    return f"{who} {what}" + (f", until {moment(waiting.until)}" if waiting.until else "")

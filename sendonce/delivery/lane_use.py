@@ -1,0 +1,324 @@
+"""Lanes and senders as people look at them: their limits, what is left of them, how fast they go, who waits for what.
+
+Everything is read from the store as it is now, for every scope that has a lane, a sender or a limit there: a scope of
+a new kind appears by itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import orjson
+
+from schemas.ordinals import unpack
+from schemas.tables import Attempt, Batch, Campaign, Limit, Permit, Setting
+from sendonce.config import LANE_NAMES, LimitSetting
+from sendonce.config.stored import limit_text
+from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
+from sendonce.control.stops import Stop, stops_of
+from sendonce.delivery import batches
+from sendonce.delivery.limits import Wait, ask, limits_of, outlook
+from sendonce.stores.base import ANY_SHARD, Reader, Store
+
+# Over which time a speed is measured.
+SPEED_OVER_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class LimitUse:
+    """One limit. text: as people wrote it. free: recipients that it passes now; None for a plan that is over.
+
+    most: of how many, the bucket's burst or the cap of the window that ends now. used: most - free, for a cap what was
+    granted in the window. slow: what the provider's throttling left of a rate, 1 for all of it. next_at: when the next
+    permit is due; None when there is one now.
+    """
+
+    name: str
+    text: str
+    kind: str
+    free: int | None
+    used: int
+    most: int | None
+    slow: float
+    next_at: datetime | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "limit": self.text,
+            "kind": self.kind,
+            "most": self.most,
+            "used": self.used,
+            "free": self.free,
+            "slow": round(self.slow, 4),
+            "next_permit_at": _iso(self.next_at),
+        }
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Recipients that wait for one thing.
+
+    reason: `limit`, the kind of a `Stop`, `paused`, `halted` (their campaign), or what their batch was sent away for
+    (`retry`, …). what: the scope that decides; for a limit, its text. until: None when it does not end by itself.
+    """
+
+    reason: str
+    recipients: int
+    scope: str = ""
+    what: str = ""
+    until: datetime | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "reason": self.reason,
+            "recipients": self.recipients,
+            "scope": self.scope or None,
+            "limit": self.what or None,
+            "until": _iso(self.until),
+        }
+
+
+@dataclass(frozen=True)
+class ScopeUse:
+    """A lane, a sender, or another scope that has limits.
+
+    sender: the lane's. per_s: recipients a second handed to the provider over the last minute; None where nothing
+    tells. open: recipients without an outcome in campaigns of the lane that are not over (of the lanes of a sender).
+    waiting: of those, who waits for what; the others are due or under way. stops: what keeps it from sending.
+    """
+
+    scope: str
+    sender: str | None
+    limits: list[LimitUse]
+    per_s: float | None
+    open: int
+    waiting: list[Waiting]
+    stops: list[Stop]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "scope": self.scope,
+            "sender": self.sender,
+            "limits": [limit.as_json() for limit in self.limits],
+            "recipients_per_s": None if self.per_s is None else round(self.per_s, 2),
+            "open": self.open,
+            "waiting": [waiting.as_json() for waiting in self.waiting],
+            "stops": [stop.as_json() for stop in self.stops],
+        }
+
+
+@dataclass
+class _Lane:
+    """A lane while it is looked at."""
+
+    sender: str
+    stops: list[Stop]
+    sent: int = 0
+    open: int = 0
+    waiting: list[Waiting] = field(default_factory=list)
+
+
+def lane_uses(store: Store) -> tuple[datetime, list[ScopeUse]]:
+    """Store time, and every scope: lanes, critical first; senders; then others by name. One consistent look."""
+    return store.read(_look)
+
+
+def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:
+    now = reader.now()
+    settings = {
+        f"{row.kind}:{row.name}": orjson.loads(row.value)
+        for kind in ("lane", "sender")
+        for row in reader.scan(Setting, kind)
+    }
+    limits = reader.scan(Limit)
+    uses = {
+        scope: [_use(reader, limit, settings.get(scope, {}), now) for limit in limits if limit.scope == scope]
+        for scope in _in_order({*settings, *(limit.scope for limit in limits)})
+    }
+    lanes = {
+        scope: _Lane(str(value["sender"]), stops_of(reader, scope.removeprefix("lane:"), str(value["sender"]), now))
+        for scope, value in settings.items()
+        if scope.startswith("lane:")
+    }
+    for campaign in reader.scan(Campaign):
+        lane = lanes.get(f"lane:{campaign.priority}")
+        if lane is not None:
+            _add(reader, lane, campaign, uses, now)
+    return now, [_scope(reader, scope, uses, lanes, now) for scope in uses]
+
+
+def _in_order(scopes: Iterable[str]) -> list[str]:
+    lanes = [f"lane:{name}" for name in LANE_NAMES]
+
+    def place(scope: str) -> tuple[int, int, str]:
+        kind = ("lane", "sender").index(scope.split(":")[0]) if scope.startswith(("lane:", "sender:")) else 2
+        return kind, lanes.index(scope) if scope in lanes else len(lanes), scope
+
+    return sorted(scopes, key=place)
+
+
+def _use(reader: Reader, limit: Limit, setting: dict[str, Any], now: datetime) -> LimitUse:
+    free = outlook(reader, [limit], 0.0, now)
+    if limit.kind == "rate":
+        used = limit.burst - (free or 0)
+        most: int | None = limit.burst
+    else:
+        since = now - timedelta(seconds=limit.window_s)
+        used = sum(permit.n for permit in reader.scan(Permit, limit.scope, index="permits_by_use", after=since))
+        most = None if free is None else free + used
+    answer = ask(reader, [limit], 1, now)
+    next_at = answer.until if isinstance(answer, Wait) else None
+    return LimitUse(limit.name, _text(limit, setting), limit.kind, free, used, most, limit.slow, next_at)
+
+
+def _text(limit: Limit, setting: dict[str, Any]) -> str:
+    """As it was written: a rate of 900/min is kept as 15/s, and means the same, but nobody looks for it."""
+    for written in setting.get("limits", []):
+        made = LimitSetting.model_validate(written)
+        if made.name == limit.name and limit_text(made.row(limit.scope)) == limit_text(limit):
+            return f"{made.rate}, burst {limit.burst}" if made.rate is not None else str(made.cap)
+    return limit_text(limit)
+
+
+def _add(reader: Reader, lane: _Lane, campaign: Campaign, uses: dict[str, list[LimitUse]], now: datetime) -> None:
+    """What a campaign adds to its lane: what was sent in the last minute, and who waits."""
+    lately = campaign.finished_at is not None and (now - campaign.finished_at).total_seconds() <= SPEED_OVER_S
+    if campaign.state in (RUNNING, PAUSED, HALTED, CANCELLING) or lately:
+        lane.sent += _sent_since(reader, campaign, now - timedelta(seconds=SPEED_OVER_S))
+    if campaign.state not in (RUNNING, PAUSED, HALTED):
+        return
+    groups = reader.tally(
+        Batch, ANY_SHARD, campaign.campaign_id, by=("state", "wait_reason", "due_at"), sums=("n_open",)
+    )
+    lane.open += sum(group["n_open"] for group in groups)
+    idle = [group for group in groups if group["state"] in (batches.PENDING, batches.QUEUED) and group["n_open"]]
+    lane.waiting += _waits(lane, campaign, idle, uses, now) if idle else []
+
+
+def _waits(
+    lane: _Lane, campaign: Campaign, idle: list[dict[str, Any]], uses: dict[str, list[LimitUse]], now: datetime
+) -> list[Waiting]:
+    """For what the recipients wait who are not under way: the first thing in the way is what counts."""
+    everybody = sum(group["n_open"] for group in idle)
+    if campaign.state != RUNNING:
+        return [Waiting(campaign.state, everybody)]
+    if lane.stops:
+        first = lane.stops[0]
+        return [Waiting(first.kind, everybody, first.what, "", first.until)]
+    drawn = [f"lane:{campaign.priority}", f"sender:{lane.sender}", f"warmup:{lane.sender}"]
+    if full := _full(drawn, uses):
+        return [replace(full, recipients=everybody)]
+    later = [group for group in idle if group["due_at"] > now and group["state"] == batches.PENDING]
+    return [_sent_away(group, drawn, uses) for group in later]
+
+
+def _full(scopes: Sequence[str], uses: dict[str, list[LimitUse]]) -> Waiting | None:
+    """The limit that lets the next one through last, if any lets nobody through now."""
+    full = [
+        Waiting("limit", 0, scope, use.text, use.next_at)
+        for scope in scopes
+        for use in uses.get(scope, [])
+        if use.next_at is not None
+    ]
+    return max(full, key=lambda waiting: waiting.until or datetime.min, default=None)
+
+
+def _sent_away(group: dict[str, Any], drawn: Sequence[str], uses: dict[str, list[LimitUse]]) -> Waiting:
+    """A batch that is due later: for what, as its own row says."""
+    reason, recipients, due_at = group["wait_reason"] or "retry", group["n_open"], group["due_at"]
+    if reason == "limit" or ":" in reason:  # by itself the scope of a limit that only some recipients draw from
+        found = _tightest(drawn if reason == "limit" else [reason], uses)
+        return replace(found, recipients=recipients, until=due_at)
+    return Waiting(reason, recipients, until=due_at)
+
+
+def _tightest(scopes: Sequence[str], uses: dict[str, list[LimitUse]]) -> Waiting:
+    """The limit of which least is left: a request waits for all that it asks of a rate, not for one permit."""
+    shares = [
+        ((use.free or 0) / use.most, scope, use.text) for scope in scopes for use in uses.get(scope, []) if use.most
+    ]
+    share, scope, text = min(shares, default=(1.0, "", ""))
+    return Waiting("limit", 0, scope, text) if share < 1 else Waiting("limit", 0)
+
+
+def _sent_since(reader: Reader, campaign: Campaign, since: datetime) -> int:
+    """Recipients whose requests ended since then, save those that were surely not sent.
+
+    Attempts have no order in time, so the batches that were touched since tell where to look.
+    """
+    touched = ("finished_at", "heartbeat_at", "claimed_at")
+    sent = 0
+    for group in reader.tally(Batch, ANY_SHARD, campaign.campaign_id, by=("shard", "batch_no", *touched)):
+        if any(group[name] is not None and group[name] >= since for name in touched):
+            for attempt in reader.scan(Attempt, group["shard"], campaign.campaign_id, group["batch_no"]):
+                if attempt.finished_at >= since and attempt.verdict != "not_sent":
+                    sent += len(unpack(attempt.ordinals))
+    return sent
+
+
+def _scope(
+    reader: Reader, scope: str, uses: dict[str, list[LimitUse]], lanes: dict[str, _Lane], now: datetime
+) -> ScopeUse:
+    kind, _, name = scope.partition(":")
+    if kind == "lane" and scope in lanes:
+        lane = lanes[scope]
+        return ScopeUse(
+            scope,
+            lane.sender,
+            uses[scope],
+            lane.sent / SPEED_OVER_S,
+            lane.open,
+            _merged(lane.waiting),
+            [stop for stop in lane.stops if not stop.what.startswith("sender:")],
+        )
+    if kind == "sender":
+        own = [lane for lane in lanes.values() if lane.sender == name]
+        return ScopeUse(
+            scope,
+            None,
+            uses[scope],
+            sum(lane.sent for lane in own) / SPEED_OVER_S,
+            sum(lane.open for lane in own),
+            _merged(waiting for lane in own for waiting in lane.waiting if waiting.scope == scope),
+            [stop for stop in stops_of(reader, "", name, now) if stop.what.startswith("sender:")],
+        )
+    waiting = _merged(found for lane in lanes.values() for found in lane.waiting if found.scope == scope)
+    return ScopeUse(
+        scope,
+        None,
+        uses[scope],
+        _granted_per_s(reader, scope, now),
+        sum(found.recipients for found in waiting),
+        waiting,
+        [],
+    )
+
+
+def _granted_per_s(reader: Reader, scope: str, now: datetime) -> float | None:
+    """From the grant log, which is kept as long as the longest cap looks back; None where that is too short."""
+    kept_s = max((limit.window_s for limit in limits_of(reader, [scope]) if limit.kind == "cap"), default=0.0)
+    if kept_s < SPEED_OVER_S:
+        return None
+    since = now - timedelta(seconds=SPEED_OVER_S)
+    return sum(permit.n for permit in reader.scan(Permit, scope, after=since)) / SPEED_OVER_S
+
+
+def _merged(found: Iterable[Waiting]) -> list[Waiting]:
+    """Those who wait for the same thing together, most first; until the first of them may go."""
+    recipients: Counter[tuple[str, str, str]] = Counter()
+    until: dict[tuple[str, str, str], list[datetime]] = {}
+    for waiting in found:
+        key = (waiting.reason, waiting.scope, waiting.what)
+        recipients[key] += waiting.recipients
+        until.setdefault(key, []).extend([waiting.until] if waiting.until is not None else [])
+    return [
+        Waiting(reason, times, scope, what, min(until[reason, scope, what], default=None))
+        for (reason, scope, what), times in recipients.most_common()
+    ]
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat().replace("+00:00", "Z")

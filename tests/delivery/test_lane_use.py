@@ -1,0 +1,130 @@
+"""What people see of lanes and limits is what the protocol does with them."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from schemas.tables import Limit, Permit
+from sendonce.control.stops import stop_sending
+from sendonce.delivery.lane_use import ScopeUse, lane_uses
+from tests.delivery.world import TERMS, World
+
+OUTBOX = replace(TERMS, sender="outbox", scopes=("lane:bulk", "sender:outbox"))
+RATE = Limit("lane:bulk", "rate", "rate", per_s=10.0, burst=20)
+CAP = Limit("sender:outbox", "cap:3600", "cap", most=50, window_s=3600.0)
+
+
+def scopes(world: World) -> dict[str, ScopeUse]:
+    return {use.scope: use for use in lane_uses(world.store)[1]}
+
+
+def send(world: World, batches: int) -> None:
+    for _ in range(batches):
+        world.deliver(world.sender(), OUTBOX)
+
+
+def test_lanes_and_senders_without_limits_are_there_too(world: World) -> None:
+    world.campaign([3], state="ready")
+
+    assert list(scopes(world)) == ["lane:critical", "lane:high", "lane:bulk", "sender:outbox"]
+    assert all(not use.limits and not use.waiting and use.per_s == 0 for use in scopes(world).values())
+
+
+def test_what_is_free_is_what_the_next_request_gets(world: World) -> None:
+    world.campaign([15, 15])
+    world.limit(RATE, CAP)
+    send(world, 1)
+
+    found = scopes(world)
+    (rate,), (cap,) = found["lane:bulk"].limits, found["sender:outbox"].limits
+
+    assert (rate.free, rate.most, rate.text, rate.next_at) == (5, 20, "10/s, burst 20", None)
+    assert (cap.free, cap.used, cap.most, cap.text) == (35, 15, 50, "50/hour")
+
+
+def test_speed_is_that_of_the_last_minute_and_no_older(world: World) -> None:
+    world.campaign([30, 30])
+    send(world, 2)
+
+    assert scopes(world)["lane:bulk"].per_s == pytest.approx(1.0)
+    assert scopes(world)["sender:outbox"].per_s == pytest.approx(1.0)
+    assert scopes(world)["lane:high"].per_s == 0
+
+    world.clock.at += timedelta(seconds=61)
+    assert scopes(world)["lane:bulk"].per_s == 0
+
+
+def test_whoever_waits_for_a_full_cap_is_told_which_and_until_when(world: World) -> None:
+    world.campaign([50, 50])
+    world.limit(CAP)
+    send(world, 1)
+
+    found = scopes(world)
+    (waiting,) = found["lane:bulk"].waiting
+
+    assert (waiting.reason, waiting.recipients, waiting.scope) == ("limit", 50, "sender:outbox")
+    assert waiting.what == "50/hour"
+    assert waiting.until == found["sender:outbox"].limits[0].next_at
+    assert found["sender:outbox"].waiting == [waiting]
+    assert waiting.until is not None
+    world.clock.at = waiting.until
+    assert scopes(world)["sender:outbox"].limits[0].next_at is None
+    assert world.plan(OUTBOX)
+
+
+def test_a_stop_comes_before_a_full_limit(world: World) -> None:
+    world.campaign([50, 50])
+    world.limit(CAP)
+    send(world, 1)
+    stop_sending(world.store, "sender:outbox", "odd letters", "me")
+
+    found = scopes(world)
+
+    assert [(w.reason, w.scope, w.until) for w in found["lane:bulk"].waiting] == [("stopped", "sender:outbox", None)]
+    assert [stop.reason for stop in found["sender:outbox"].stops] == ["odd letters"]
+    assert found["lane:bulk"].stops == []
+
+
+@pytest.mark.parametrize("state", ["paused", "halted"])
+def test_recipients_of_a_paused_campaign_wait_for_a_person(world: World, state: str) -> None:
+    world.campaign([4])
+    world.set_state(state)
+
+    assert [(w.reason, w.recipients, w.until) for w in scopes(world)["lane:bulk"].waiting] == [(state, 4, None)]
+
+
+def test_what_the_provider_throttled_is_shown(world: World) -> None:
+    world.campaign([4])
+    world.limit(replace(RATE, slow=0.5))
+
+    assert [use.slow for use in scopes(world)["lane:bulk"].limits] == [0.5]
+
+
+def test_a_rate_is_shown_as_it_was_written(world: World) -> None:
+    from sendonce.config import apply_config, load_config
+
+    world.campaign([4])
+    config = load_config(None, {})
+    bulk = config.lanes["bulk"].model_validate(
+        {**config.lanes["bulk"].model_dump(), "limits": [{"rate": "900/min"}, {"cap": "10/5s"}]}
+    )
+    apply_config(world.store, config.model_copy(update={"lanes": {**config.lanes, "bulk": bulk}}), "test")
+
+    assert [use.text for use in scopes(world)["lane:bulk"].limits] == ["10/5s", "900/min, burst 15"]
+
+
+def test_scopes_of_other_kinds_appear_by_themselves(world: World) -> None:
+    world.campaign([4, 4])
+    world.limit(Limit("domain:google", "cap:86400", "cap", most=9, window_s=86400.0))
+    now = world.now()
+    world.store.transact(lambda tx: tx.put(Permit("domain:google", now, "01A", 6, now)), tag="test")
+    away = replace(world.batch(0), wait_reason="domain:google", due_at=now + timedelta(hours=1))
+    world.store.transact(lambda tx: tx.put(away), tag="test")
+
+    found = scopes(world)["domain:google"]
+
+    assert (found.limits[0].free, found.limits[0].used) == (3, 6)
+    assert found.per_s == pytest.approx(0.1)
+    assert [(w.recipients, w.what, w.until) for w in found.waiting] == [(4, "9/day", now + timedelta(hours=1))]
+    assert list(scopes(world))[-1] == "domain:google"
