@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sendonce.cli.output import duration, err, number, out, print_json, state_text
+from sendonce.cli.output import counted, duration, err, number, out, print_json, state_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, Change
@@ -48,7 +48,7 @@ def _ask(plan: Forecast) -> None:
             f"{plan.campaign.campaign_id} --yes` starts it",
             "not_confirmed",
         )
-    click.confirm(f"Send to {number(plan.recipients)} recipients by {plan.sender}?", abort=True, err=True)
+    click.confirm(f"Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
 
 
 def _plan(plan: Forecast) -> Table:
@@ -115,7 +115,7 @@ def cancel(session: Session, campaign: str) -> None:
             session.store,
             campaign,
             session.by,
-            progress=lambda closed: line.update(f"Cancelling … {number(closed)} batches closed"),
+            progress=lambda closed: line.update(f"Cancelling … {counted(closed, 'batch', 'batches')} closed"),
         )
     _tell(session, change, "")
     if change.after == CANCELLING:

@@ -1,11 +1,15 @@
 """`sendonce config show | apply`."""
 
+from typing import Any
+
 import click
 import orjson
+from rich.table import Table
+from rich.text import Text
 
-from sendonce.cli.output import err, out, print_json, table
+from sendonce.cli.output import counted, err, out, print_json, table
 from sendonce.cli.session import Session, with_session
-from sendonce.config import apply_config, config_changes
+from sendonce.config import ConfigChange, apply_config, config_changes
 from sendonce.stores.base import StoreError
 
 
@@ -43,7 +47,7 @@ def show(session: Session) -> None:
     if problem:
         err().print(f"# {problem}", style="yellow", markup=False)
     elif differs:
-        err().print(f"# the store differs in {differs} places: `sendonce config apply`", style="yellow")
+        err().print(f"# the store differs in {counted(differs, 'place')}: `sendonce config apply`", style="yellow")
 
 
 @config.command()
@@ -60,15 +64,42 @@ def apply(session: Session, dry_run: bool) -> None:
     else:
         changes = apply_config(session.store, session.config, session.by)
     if session.as_json:
-        print_json([{"action": change.action, "what": change.what} for change in changes])
+        print_json([_as_json(change) for change in changes])
         return
     if not changes:
         out().print("The store has these settings already.")
         return
-    made = table("", "what", "before", "after")
-    for change in changes:
-        limit = change.what.startswith("limit ")
-        made.add_row(change.action, change.what, change.before if limit else "", change.after if limit else "")
-    out().print(made)
+    out().print(_changes(changes))
     if dry_run:
         out().print("Nothing was written.", style="dim")
+
+
+def _changes(changes: list[ConfigChange]) -> Table:
+    """A line for each field that changes; what is new or goes, whole."""
+    made = table("", "what", "field", "before", "after")
+    for change in changes:
+        action, what = change.action, change.what
+        for field, before, after in change.fields() if change.before and change.after else [_whole(change)]:
+            made.add_row(action, what, field, Text(before or "-"), Text(after or "-"))
+            action = what = ""
+    return made
+
+
+def _whole(change: ConfigChange) -> tuple[str, str, str]:
+    if not change.what.startswith(("lane ", "sender ")):
+        return "", change.before, change.after
+    words = [
+        ", ".join(
+            f"{name} {value}" for name, *values in change.fields() if (value := values[side]) not in ("", "false")
+        )
+        for side in (0, 1)
+    ]
+    return "", words[0], words[1]
+
+
+def _as_json(change: ConfigChange) -> dict[str, Any]:
+    fields = [
+        {"field": field or None, "before": before or None, "after": after or None}
+        for field, before, after in change.fields()
+    ]
+    return {"action": change.action, "what": change.what, "fields": fields}

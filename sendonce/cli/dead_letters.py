@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.tables import DeadLetterRow
-from sendonce.cli.output import ago, moment, number, out, print_json, table
+from sendonce.cli.output import ago, counted, moment, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.dead_letters import find_dead_letter, list_dead_letters
 
@@ -87,7 +87,10 @@ def _facts(row: DeadLetterRow) -> Table:
         ("ordinal", row.ordinal),
         ("message", row.message_id),
         ("at", moment(row.at)),
-        ("body", None if row.body is None else f"{number(len(row.body))} bytes, kept until {moment(row.expires_at)}"),
+        (
+            "body",
+            None if row.body is None else f"{counted(len(row.body), 'byte')}, kept until {moment(row.expires_at)}",
+        ),
     ]
     for name, value in facts:
         if value is not None:

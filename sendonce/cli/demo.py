@@ -13,7 +13,7 @@ import orjson
 from schemas.outcomes import KINDS
 from sendonce.cli.beam import local_runner
 from sendonce.cli.letterbox import Letterbox, look_into
-from sendonce.cli.output import duration, err, kind_text, number, out, table
+from sendonce.cli.output import counted, duration, err, kind_text, number, out, table
 from sendonce.cli.run import stop_signals
 from sendonce.cli.session import Session, Unfinished, with_session
 from sendonce.cli.status import reasons_table
@@ -113,7 +113,7 @@ def _load(session: Session, store: Store, config: Config, name: str, recipients:
 
     source = find_template("newsletter", config.template_folders())
     path = _FOLDER / f"{name}.csv"
-    with err().status(f"Making up {number(recipients)} people …"):
+    with err().status(f"Making up {counted(recipients, 'person', 'people')} …"):
         if not path.exists():
             write_sample(path, recipients)
     with err().status("Loading and sealing the campaign …"):
@@ -131,8 +131,10 @@ def _load(session: Session, store: Store, config: Config, name: str, recipients:
             by=session.by,
         )
     if not session.as_json:
-        rows = f"{number(report.rows_duplicate)} duplicates and {number(report.rows_rejected)} bad rows left out"
-        out().print(f"{number(report.recipients)} recipients in {number(report.batches)} batches; {rows}.")
+        rows = f"{counted(report.rows_duplicate, 'duplicate')} and {counted(report.rows_rejected, 'bad row')} left out"
+        out().print(
+            f"{counted(report.recipients, 'recipient')} in {counted(report.batches, 'batch', 'batches')}; {rows}."
+        )
     return report
 
 
@@ -161,7 +163,7 @@ def _command() -> str:
 def _tell(name: str, result: _Result, *, sent: int) -> None:
     if sent:
         speed = sent / result.seconds if result.seconds else None
-        out().print(f"{number(sent)} recipients in {duration(result.seconds)} ({number(speed)}/s).\n")
+        out().print(f"{counted(sent, 'recipient')} in {duration(result.seconds)} ({number(speed)}/s).\n")
     else:
         out().print("Everything was sent by an earlier run: nothing more is sent. `--fresh` starts anew.\n")
     made = table("outcome", "recipients", right=("recipients",))
@@ -178,7 +180,7 @@ def _tell(name: str, result: _Result, *, sent: int) -> None:
         out().print("The made-up list holds a few unfit values on purpose: only they get no letter.", style="dim")
     letters = result.letters
     twice = "none twice" if not letters.duplicates else f"[bold red]{number(letters.duplicates)} twice[/]"
-    out().print(f"\n{number(letters.letters)} letters in {number(letters.files)} files, {twice}:")
+    out().print(f"\n{counted(letters.letters, 'letter')} in {counted(letters.files, 'file')}, {twice}:")
     out().print(f"  {_FOLDER / 'outbox' / name}/*.mbox", markup=False)
     store = f"--store sqlite:///{_FOLDER / 'sendonce.db'}"
     out().print("\nTry next:", style="bold")

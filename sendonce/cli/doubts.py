@@ -6,7 +6,7 @@ import time
 import click
 
 from schemas.ids import attempt_id
-from sendonce.cli.output import ago, number, out, print_json, table
+from sendonce.cli.output import ago, counted, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import lanes_in
 from sendonce.control.campaigns import CANCELLING, get_campaign
@@ -88,7 +88,11 @@ def resend(session: Session, campaign: str, batch: int | None, reason: str, yes:
         )
     recipients = sum(doubt.batch.n_in_doubt for doubt in chosen)
     if not yes and chosen:
-        click.confirm(f"Up to {recipients:,} people may get a second letter. Send again?", abort=True, err=True)
+        click.confirm(
+            f"Up to {counted(recipients, 'person', 'people')} may get a second letter. Send again?",
+            abort=True,
+            err=True,
+        )
     _decide(session, "resend", chosen, reason)
 
 
@@ -118,4 +122,4 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
         out().print("No doubts to decide.")
     else:
         done = "counted as assumed" if kind == "assume" else "open again; `sendonce run` sends to them"
-        out().print(f"{number(recipients)} recipients in {number(decided)} batches: {done}.")
+        out().print(f"{counted(recipients, 'recipient')} in {counted(decided, 'batch', 'batches')}: {done}.")

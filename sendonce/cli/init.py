@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from sendonce.cli.output import out, print_json
+from sendonce.cli.output import counted, out, print_json
 from sendonce.cli.session import Session, with_session
 from sendonce.config import DEFAULT_FILE, apply_config
 from sendonce.config.starter import STARTER
@@ -47,7 +47,8 @@ def init(session: Session, environment: str | None) -> None:
         return
     out().print(f"store        {store.url} ({found})")
     out().print(f"settings     {path}{' (new; look it over)' if wrote else ''}")
-    out().print(f"lanes        {f'{len(changes)} settings put into the store' if changes else 'in the store already'}")
+    settings = counted(len(changes), "setting")
+    out().print(f"lanes        {f'{settings} put into the store' if changes else 'in the store already'}")
     out().print("\nNext: `sendonce load CAMPAIGN FILE --template newsletter`, or `sendonce demo`.", style="dim")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from sendonce.cli.output import duration, err, number, out, print_json, table
+from sendonce.cli.output import counted, duration, err, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import LANE_NAMES
 from sendonce.control.load import LoadOptions, LoadProgress, LoadReport
@@ -145,11 +145,11 @@ class _Bar:
         self._progress.stop()
 
     def show(self, found: LoadProgress) -> None:
-        words = f"{number(found.rows_read)} rows"
+        words = counted(found.rows_read, "row")
         if found.rows_rejected:
             words += f", {number(found.rows_rejected)} rejected"
         if found.rows_duplicate:
-            words += f", {number(found.rows_duplicate)} duplicates"
+            words += f", {counted(found.rows_duplicate, 'duplicate')}"
         self._progress.update(
             self._task, description=found.stage, completed=found.done, total=max(1, found.total), words=words
         )
@@ -170,7 +170,7 @@ def _tell(report: LoadReport) -> None:
         out().print(f"  {label}: {reason}: {number(times)}", style="dim", markup=False)
     if report.rejects_file:
         out().print(f"Each row that was not taken: {report.rejects_file}", style="yellow", markup=False)
-    batches = f"{number(report.batches)} batches"
+    batches = counted(report.batches, "batch", "batches")
     if not report.already_loaded:
         out().print(f"Sealed in {batches} after {duration(report.seconds)}.")
     out().print(f"Next: `sendonce rehearse {name}`, `sendonce submit {name}`, `sendonce run`.", style="dim")

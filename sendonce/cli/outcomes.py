@@ -8,7 +8,7 @@ from typing import TextIO
 import click
 from rich.table import Table
 
-from sendonce.cli.output import err, kind_text, moment, number, out, print_json, table
+from sendonce.cli.output import counted, err, kind_text, moment, out, print_json, table
 from sendonce.cli.session import Session, with_session
 from sendonce.control.export import export_csv, export_ndjson
 from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes
@@ -85,7 +85,7 @@ def export(session: Session, campaign: str, layout: str, output: Path | None, wi
         count = write(lines, stream, with_address=with_address)
         stream.flush()
     if output:
-        err().print(f"{number(count)} recipients written to {output}")
+        err().print(f"{counted(count, 'recipient')} written to {output}")
 
 
 def _opened(output: Path | None) -> AbstractContextManager[TextIO]:

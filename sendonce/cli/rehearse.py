@@ -5,7 +5,7 @@ import time
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from sendonce.cli.output import duration, err, number, out, print_json, size
+from sendonce.cli.output import counted, duration, err, number, out, print_json, size
 from sendonce.cli.session import Session, Unfinished, with_session
 from sendonce.delivery.rehearsal import Failure, Rehearsal
 from sendonce.delivery.rehearsal import rehearse as rehearse_campaign
@@ -35,7 +35,7 @@ def rehearse(session: Session, campaign: str) -> None:
 
         def seen(sums: Rehearsal, failures: list[Failure]) -> None:
             done = sums.rendered + sums.failed
-            progress.update(task, completed=done, total=max(1, sums.recipients), words=f"{number(done)} letters")
+            progress.update(task, completed=done, total=max(1, sums.recipients), words=counted(done, "letter"))
             if session.as_json:
                 listed.extend(failures)
             else:
@@ -59,17 +59,20 @@ def _list(failures: list[Failure]) -> None:
 
 def _tell(sums: Rehearsal, seconds: float) -> None:
     rate = (sums.rendered + sums.failed) / seconds if seconds > 0 else None
-    out().print(f"{number(sums.rendered)} letters in {duration(seconds)} ({number(rate)}/s)")
+    out().print(f"{counted(sums.rendered, 'letter')} in {duration(seconds)} ({number(rate)}/s)")
     if sums.failed:
-        out().print(f"{number(sums.failed)} recipients would get none:", style="red")
+        out().print(f"{counted(sums.failed, 'recipient')} would get none:", style="red")
         for reason, times in sorted(sums.by_reason.items(), key=lambda pair: -pair[1]):
             out().print(f"  {reason}: {number(times)}", markup=False)
-    out().print(f"{number(sums.forms)} form letters; {number(sums.packed)} letters packed, {number(sums.whole)} whole")
+    forms, packed = counted(sums.forms, "form letter"), counted(sums.packed, "letter")
+    out().print(f"{forms}; {packed} packed, {number(sums.whole)} whole")
     if sums.rendered:
         average = size(sums.text_bytes / sums.rendered)
         out().print(f"{size(sums.text_bytes)} of text; {average} a letter, {size(sums.largest_bytes)} the largest")
     if sums.clipped:
-        out().print(f"{number(sums.clipped)} letters are so large that Gmail shows only a part", style="yellow")
+        out().print(
+            f"{counted(sums.clipped, 'letter is', 'letters are')} so large that Gmail shows only a part", style="yellow"
+        )
 
 
 def _document(campaign: str, sums: Rehearsal, failures: list[Failure], seconds: float) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sendonce.cli.beam import local_runner
-from sendonce.cli.output import duration, err, number, out, print_json
+from sendonce.cli.output import counted, duration, err, out, print_json
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
@@ -78,7 +78,7 @@ def _tell(report: Any) -> None:
     if not report.unfinished:
         out().print(f"Done {took}; nothing is left to send." if report.rounds else "Nothing to send.")
         return
-    out().print(f"{number(report.unfinished)} recipients are not finished, {took}.")
+    out().print(f"{counted(report.unfinished, 'recipient is', 'recipients are')} not finished, {took}.")
     for reason in report.waits_for:
         out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
     if report.ended in ("stopped", "once"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from schemas.tables import Suppression
-from sendonce.cli.output import err, moment, number, out, print_json, table
+from sendonce.cli.output import counted, err, moment, number, out, print_json, table
 from sendonce.cli.session import Session, with_session
 from sendonce.control import suppressions as control
 from sendonce.control.suppressions import EVERYWHERE, REASONS
@@ -51,7 +51,7 @@ def import_(
             reason=reason,
             column=column,
             encoding=encoding,
-            progress=lambda found: line.update(f"Reading … {number(found.rows_read)} rows"),
+            progress=lambda found: line.update(f"Reading … {counted(found.rows_read, 'row')}"),
         )
     if session.as_json:
         print_json(
@@ -67,17 +67,16 @@ def import_(
             }
         )
         return
-    out().print(
-        f"{number(report.added)} suppressed ({_where(report.list_name)}), {number(report.already)} were already."
-    )
+    already = counted(report.already, "was", "were")
+    out().print(f"{number(report.added)} suppressed ({_where(report.list_name)}), {already} already.")
     for what, rows in sorted(report.rejected_by_reason.items()):
         out().print(f"  not taken: {what}: {number(rows)}", style="yellow", markup=False)
     if report.lines:
         more = " …" if report.rejected > len(report.lines) else ""
         out().print(f"  lines: {', '.join(map(str, report.lines))}{more}", style="dim")
     if report.unknown_reasons:
-        times = number(report.unknown_reasons)
-        out().print(f"  {times} rows give a reason that is not known; they count as {reason}", style="dim")
+        unknown = counted(report.unknown_reasons, "row has", "rows have")
+        out().print(f"  {unknown} a reason that is not known, taken as {reason}", style="dim")
 
 
 @suppressions.command()
@@ -140,7 +139,9 @@ def list_(session: Session, limit: int) -> None:
     if rows:
         newest = table("address key", "list", "reason", "since")
         for row in rows:
-            newest.add_row(row.address_key, row.list_name, control.reason_of(row), f"{row.created_at:%Y-%m-%d %H:%M}")
+            newest.add_row(
+                row.address_key, row.list_name, control.reason_of(row), f"{row.created_at:%Y-%m-%d %H:%M} UTC"
+            )
         out().print()
         out().print(newest)
 

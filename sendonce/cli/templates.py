@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sendonce.cli.output import number, out, print_json, table
+from sendonce.cli.output import counted, out, print_json, table
 from sendonce.cli.session import Failed, Session, Unfinished, with_session
 from sendonce.rendering.catalogue import (
     TemplateFault,
@@ -131,6 +131,6 @@ def check(session: Session, names: tuple[str, ...]) -> None:
             grid.add_row("", Text(finding.message))
             grid.add_row("", Text(f"→ {finding.mend}", "dim"))
             out().print(grid)
-        out().print(f"\n{number(errors)} errors, {number(len(findings) - errors)} warnings")
+        out().print(f"\n{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
     if errors:
         raise Unfinished

@@ -32,6 +32,29 @@ class ConfigChange:
     before: str
     after: str
 
+    def fields(self) -> list[tuple[str, str, str]]:
+        """What is other inside: field, before, after, in words; "" where there is none. References, never secrets.
+
+        A lane's and a sender's limits are changes of their own and are left out here. What is no lane or sender has
+        one field without a name.
+        """
+        if not self.what.startswith(("lane ", "sender ")):
+            return [("", self.before, self.after)]
+        before, after = (_inside(text) for text in (self.before, self.after))
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        return [(name, before.get(name, ""), after.get(name, "")) for name in names]
+
+
+def _inside(value: str) -> dict[str, str]:
+    """The fields of a lane or a sender as they are shown; what is not set is left out."""
+    fields = orjson.loads(value) if value else {}
+    shown = {name: found for name, found in fields.items() if name not in ("name", "limits")}
+    return {
+        name: found if isinstance(found, str) else orjson.dumps(found).decode()
+        for name, found in shown.items()
+        if found not in (None, [], {}, "")
+    }
+
 
 def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
     """Bring the store's lanes, limits, senders and guards to the configuration's, in one transaction.

@@ -212,6 +212,15 @@ def test_export_has_one_line_per_recipient_and_no_address(sendonce: Call, store:
     assert (folder / "out.csv").read_text().splitlines()[1].endswith(",u1@one.example")
 
 
+@pytest.mark.parametrize("layout", ["csv", "ndjson"])
+def test_an_export_of_nothing_known_writes_nothing(sendonce: Call, store: Store, folder: Path, layout: str) -> None:
+    answer = sendonce("export", "sprung", "--format", layout)
+    assert (answer.code, answer.out) == (2, "")
+
+    assert sendonce("export", "sprung", "-o", "out.csv").code == 2
+    assert not (folder / "out.csv").exists()
+
+
 def test_export_to_a_folder_that_is_not_there_names_it(sendonce: Call, store: Store) -> None:
     mixed(store)
 
@@ -245,7 +254,7 @@ def test_sending_again_is_asked_for_because_somebody_may_get_two_letters(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     asked = sendonce("doubts", "resend", "spring")
     assert asked.code == 1
-    assert "Up to 1 people may get a second letter" in asked.err
+    assert "Up to 1 person may get a second letter" in asked.err
     assert batch_row(store, "spring", 0).n_in_doubt == 1
 
     assert sendonce("doubts", "resend", "spring", "--yes").code == 0

@@ -59,11 +59,36 @@ def test_config_apply_shows_what_changes_and_dry_run_writes_nothing(sendonce: Ca
     assert sendonce("config", "show", "--json").json["differs_from_store"] == 2
 
     assert sendonce("config", "apply", "--json").json == [
-        {"action": "change", "what": "lane bulk"},
-        {"action": "add", "what": "limit lane:bulk rate"},
+        {"action": "change", "what": "lane bulk", "fields": []},
+        {
+            "action": "add",
+            "what": "limit lane:bulk rate",
+            "fields": [{"field": None, "before": None, "after": "500/s, burst 500"}],
+        },
     ]
     assert "has these settings already" in sendonce("config", "apply").out
     assert sendonce("config", "show", "--json").json["differs_from_store"] == 0
+
+
+def test_config_apply_shows_what_changed_inside_a_lane_or_sender(sendonce: Call, store: Store, folder: Path) -> None:
+    settings = "senders: {outbox: {adapter: outbox}, mail: {adapter: sendgrid, api_key: env:KEY, base_url: %s}}"
+    (folder / "sendonce.yaml").write_text(settings % "https://api.sendgrid.com")
+    added = sendonce("config", "apply")
+    assert "api_key env:KEY" in " ".join(added.out.split())
+    (folder / "sendonce.yaml").write_text(
+        settings % "https://api.eu.sendgrid.com" + "\nlanes: {bulk: {in_doubt: hold, limits: [{rate: 5/s}]}}"
+    )
+
+    changed = sendonce("config", "apply", "--dry-run")
+    found = {change["what"]: change["fields"] for change in sendonce("config", "apply", "--json").json}
+
+    assert found["lane bulk"] == [{"field": "in_doubt", "before": "assume", "after": "hold"}]
+    assert found["sender mail"] == [
+        {"field": "base_url", "before": "https://api.sendgrid.com", "after": "https://api.eu.sendgrid.com"}
+    ]
+    assert max(map(len, changed.out.splitlines())) <= 80
+    assert "in_doubt" in changed.out
+    assert "assume" in changed.out
 
 
 def test_config_show_works_without_a_store(sendonce: Call) -> None:
