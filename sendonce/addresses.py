@@ -37,6 +37,7 @@ _IGNORABLE: Final = re.compile(
 # One address with or without a name: `"Doe, Jane" <jane@shop.example>`. A name without quotes has none of what would
 # start another address or a comment of its own.
 _NAMED: Final = re.compile(r'(?P<name>(?:"(?:[^"\\]|\\.)*+"|[^"<>@,;:\\])*+)<(?P<address>[^<>]*+)>\s*')
+_SEVERAL: Final = re.compile(r"[^@,;]++@[^@,;]++(?:[,;][^@,;]++@[^@,;]++)+[,;\s]*")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SPECIAL: Final = re.compile(r'[()<>@,:;".\[\]\\]')
@@ -120,6 +121,10 @@ def checked_by_the_library(raw: str) -> Address:
     text = raw.strip(_INVISIBLE_EDGE)
     if not text:
         raise BadAddress("empty")
+    if "<" in text and _NAMED.fullmatch(text):
+        raise BadAddress("has a name or angle brackets around it; give only what stands between < and >")
+    if text.count("@") > 1 and _SEVERAL.fullmatch(text):
+        raise BadAddress("is more than one address; give each a row of its own")
     if _has_hidden(text):
         raise BadAddress("holds a space, a control character or one that cannot be seen")
     local, at, domain = text.rpartition("@")

@@ -4,7 +4,9 @@ Zones come from the `tzdata` package, not from the machine: a list loads alike e
 one that `zoneinfo.ZoneInfo` knows.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Final
@@ -76,6 +78,27 @@ def locale_name(raw: str) -> str | None:
         if parts[-1] not in regions:
             return None
     return "-".join(parts)
+
+
+def nearest_zone(raw: str) -> str | None:
+    """The zone that was probably meant: by its place alone (`Paris`), or by a small slip (`Europe/Pariss`)."""
+    spelling = raw.strip().casefold().replace(" ", "_")
+    places = {name.rsplit("/", 1)[-1]: name for name in sorted(_zones(), reverse=True)}
+    close = difflib.get_close_matches(spelling, _zones(), n=1, cutoff=0.75)
+    if not close:
+        close = [
+            places[place] for place in difflib.get_close_matches(spelling.rsplit("/", 1)[-1], places, n=1, cutoff=0.8)
+        ]
+    return _zones()[close[0]] if close else None
+
+
+def nearest_locale(raw: str, among: Iterable[str]) -> str | None:
+    """The one of some locales that was probably meant: the same language, or a small slip."""
+    plain = {name.casefold(): name for name in among}
+    spelling = raw.strip().casefold().replace("_", "-")
+    same = [name for name in plain if name.split("-")[0] == spelling.split("-")[0][:2] and len(spelling) > 1]
+    close = difflib.get_close_matches(spelling, plain, n=1, cutoff=0.5) or same
+    return plain[close[0]] if close else None
 
 
 @cache

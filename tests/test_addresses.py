@@ -246,3 +246,21 @@ def test_what_is_not_one_address_cannot_send(raw: str, reason: str) -> None:
 )
 def test_a_header_takes_what_joins_and_nothing_that_breaks(text: str, fits: bool) -> None:
     assert fits_a_header(text) is fits
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ("Ann Smith <ann@one.example>", "give only what stands between < and >"),
+        ('"Smith, Ann" <ann@one.example>', "give only what stands between < and >"),
+        ("<ann@one.example>", "give only what stands between < and >"),
+        ("ann@one.example, bob@one.example", "give each a row of its own"),
+        ("ann@one.example;bob@one.example;", "give each a row of its own"),
+    ],
+)
+def test_a_mailbox_that_is_no_bare_address_is_told_how_to_become_one(raw: str, said: str) -> None:
+    with pytest.raises(BadAddress) as refused:
+        normalise(raw)
+
+    assert said in refused.value.reason
+    assert "one.example" not in refused.value.reason

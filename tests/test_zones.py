@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sendonce.zones import _ODD_OFFSETS, _zones, locale_name, zone_name
+from sendonce.zones import _ODD_OFFSETS, _zones, locale_name, nearest_locale, nearest_zone, zone_name
 
 CASES = Path(__file__).parent / "cases"
 
@@ -116,3 +116,25 @@ def test_every_name_is_a_zone_on_a_machine_without_zones_of_its_own() -> None:
 )
 def test_locales(raw: str, name: str | None) -> None:
     assert locale_name(raw) == name
+
+
+@pytest.mark.parametrize(
+    ("raw", "meant"),
+    [
+        ("Paris", "Europe/Paris"),
+        ("Europe/Pariss", "Europe/Paris"),
+        ("hochiminh", "Asia/Ho_Chi_Minh"),
+        ("america/newyork", "America/New_York"),
+        ("Mars/Olympus", None),
+        ("", None),
+    ],
+)
+def test_the_zone_that_was_probably_meant(raw: str, meant: str | None) -> None:
+    assert nearest_zone(raw) == meant
+
+
+@pytest.mark.parametrize(
+    ("raw", "meant"), [("enn", "en"), ("vie", "vi"), ("fra", "fr"), ("pt_BRR", "pt-BR"), ("klingon", None), ("", None)]
+)
+def test_the_locale_that_was_probably_meant(raw: str, meant: str | None) -> None:
+    assert nearest_locale(raw, ["en", "fr", "vi", "pt-BR"]) == meant

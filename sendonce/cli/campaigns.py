@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from sendonce.cli.output import counted, duration, err, number, out, print_json, state_text
+from sendonce.cli.output import counted, duration, err, moment, number, out, print_json, state_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, Change
@@ -24,8 +24,8 @@ from sendonce.control.status import running_jobs
 def submit(session: Session, campaign: str, yes: bool) -> None:
     """Start a loaded CAMPAIGN: from now on every job sends it.
 
-    Shows to how many, by which sender, from whom and until when, and asks first unless the sender is the outbox.
-    Submitting twice is harmless. A campaign that was paused since stays paused.
+    Shows to how many, by which sender, from whom and until when, and what the last rehearsal found; asks first unless
+    the sender is the outbox. Submitting twice is harmless. A campaign that was paused since stays paused.
     """
     row = campaigns.get_campaign(session.store, campaign)
     plan = forecast(session.store, campaign) if row.state == READY else None
@@ -34,6 +34,8 @@ def submit(session: Session, campaign: str, yes: bool) -> None:
             raise obstacle
         if not session.as_json:
             out().print(_plan(plan))
+            if warning := _unrehearsed(plan):
+                out().print(Text(warning, "yellow"))
         if plan.real and not yes:
             _ask(plan)
     change = campaigns.submit(session.store, campaign, session.by)
@@ -48,7 +50,9 @@ def _ask(plan: Forecast) -> None:
             f"{plan.campaign.campaign_id} --yes` starts it",
             "not_confirmed",
         )
-    click.confirm(f"Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
+    warning = "Some get no letter. " if plan.rehearsal and plan.rehearsal.failed else ""
+    warning = warning if plan.rehearsal else "Not rehearsed. "
+    click.confirm(f"{warning}Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
 
 
 def _plan(plan: Forecast) -> Table:
@@ -68,9 +72,24 @@ def _plan(plan: Forecast) -> Table:
     if plan.guards.redirect_to:
         facts.append(("guard", f"every letter goes to {plan.guards.redirect_to}"))
     facts += [("stop", f"{stop.what} is {stop.kind}: {stop.reason}") for stop in plan.stops]
+    if plan.rehearsal is not None and not plan.rehearsal.failed:
+        facts.append(
+            ("rehearsed", f"{counted(plan.rehearsal.rendered, 'letter')} at {moment(plan.rehearsal.at)}, none fails")
+        )
     for name, text in facts:
         grid.add_row(name, Text(text))
     return grid
+
+
+def _unrehearsed(plan: Forecast) -> str:
+    """What whoever starts a campaign should know about its letters; empty when all of them can be made."""
+    command = f"`sendonce rehearse {plan.campaign.campaign_id}`"
+    if plan.rehearsal is None:
+        return f"Not rehearsed: {command} renders every letter, sends none, and names each that would fail."
+    if plan.rehearsal.failed:
+        who = counted(plan.rehearsal.failed, "recipient")
+        return f"{who} would get no letter, says the rehearsal of {moment(plan.rehearsal.at)}: {command} names them."
+    return ""
 
 
 def _at_least(seconds: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from sendonce.cli.output import counted, duration, err, number, out, print_json, table
+from sendonce.cli.output import counted, default_language_text, duration, err, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import LANE_NAMES
 from sendonce.control.load import LoadOptions, LoadProgress, LoadReport
@@ -15,6 +15,7 @@ from sendonce.control.suppressions import checked_list
 from sendonce.rendering.catalogue import TemplateSource, find_template, manifest_of
 from sendonce.rendering.check import without_way_out
 
+_NAMES_SHOWN = 10
 _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
 
 
@@ -155,6 +156,25 @@ class _Bar:
         )
 
 
+def _fit_warnings(report: LoadReport) -> list[str]:
+    """What of the list and the template does not go together, for people."""
+    warnings = []
+    if report.default_language:
+        warnings.append(f"{default_language_text(report.default_language)} get the template's default language")
+    if report.unused_columns:
+        warnings.append(f"the template uses {_names('column', report.unused_columns)} nowhere")
+    if report.missing_variables:
+        names = _names("variable", report.missing_variables)
+        warnings.append(f"no row gives {names}, which the template requires: nobody would get a letter")
+    return warnings
+
+
+def _names(noun: str, names: list[str]) -> str:
+    shown = ", ".join(name[:40] for name in names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{noun}{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
 def _tell(report: LoadReport) -> None:
     name = report.campaign_id
     if report.already_loaded:
@@ -168,6 +188,8 @@ def _tell(report: LoadReport) -> None:
     for reason, times in {**report.rejected_by_reason, **report.warnings}.items():
         label = "not taken" if reason in report.rejected_by_reason else "warning"
         out().print(f"  {label}: {reason}: {number(times)}", style="dim", markup=False)
+    for warning in _fit_warnings(report):
+        out().print(f"  warning: {warning}", style="yellow", markup=False)
     if report.rejects_file:
         out().print(f"Each row that was not taken: {report.rejects_file}", style="yellow", markup=False)
     batches = counted(report.batches, "batch", "batches")

@@ -80,6 +80,14 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{number(count)} {one if count == 1 else many or f'{one}s'}"
 
 
+def default_language_text(recipients: dict[str, int]) -> str:
+    """Those whose locales a template does not speak: `120 recipients (de 100, ja 20)`."""
+    most = sorted(recipients.items(), key=lambda pair: -pair[1])[:8]
+    shown = [f"{name} {number(times)}" for name, times in most]
+    more = ["…"] if len(recipients) > 8 else []
+    return f"{counted(sum(recipients.values()), 'recipient')} ({', '.join(shown + more)})"
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 

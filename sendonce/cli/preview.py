@@ -1,6 +1,8 @@
 """`sendonce preview TEMPLATE`, `sendonce preview CAMPAIGN RECIPIENT`: one letter as files to look at."""
 
+import difflib
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +15,22 @@ from schemas.ids import attempt_id, message_id
 from schemas.letters import Letters
 from schemas.outcomes import Outcome
 from schemas.tables import Recipient
-from sendonce.cli.output import out, print_json
+from sendonce.cli.output import err, out, print_json
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control.campaigns import get_campaign
 from sendonce.control.faults import UnknownRecipient
 from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
 from sendonce.folders import private_folder
-from sendonce.rendering.catalogue import example_variables, find_template, manifest_of
+from sendonce.rendering.catalogue import TemplateSource, example_variables, find_template, manifest_of, speaks
+from sendonce.rendering.check import names_used
+from sendonce.rendering.manifest import Manifest
 from sendonce.rendering.render import Addressee, compile_template, render_batch
 from sendonce.senders import mime
 from sendonce.stores.opening import store_key
+from sendonce.zones import locale_name, nearest_locale, nearest_zone, zone_name
 
+_UNDEFINED = re.compile(r"undefined variable: (\w+)")
 _FOLDER = Path(".sendonce/preview")
 
 
@@ -34,6 +40,7 @@ class _Letter:
 
     name: str
     letters: Letters
+    manifest: Manifest
 
 
 @click.command()
@@ -91,6 +98,8 @@ def _of_template(
 ) -> _Letter:
     source = find_template(name, session.config.template_folders())
     manifest = manifest_of(source)
+    _check_variables(source, manifest, given)
+    locale, timezone = _locale(source, manifest, locale), _timezone(timezone)
     unsubscribe = session.config.unsubscribe
     one = Addressee(
         ordinal=0,
@@ -109,7 +118,65 @@ def _of_template(
         from_address=manifest.from_address or session.config.from_address or "preview@example.com",
         reply_to=manifest.reply_to,
     )
-    return _Letter(f"{source.name}.{one.locale}", letters)
+    return _Letter(f"{source.name}.{one.locale}", letters, manifest)
+
+
+def _locale(source: TemplateSource, manifest: Manifest, raw: str | None) -> str | None:
+    """The locale that is meant; says so when the template does not speak it."""
+    name = locale_name(raw) if raw else None
+    if raw and name is None:
+        near = nearest_locale(raw, manifest.locales)
+        raise WrongCall(
+            f"--locale {raw!r} is no locale; {f'did you mean {near}? ' if near else ''}"
+            f"{source.name} speaks {', '.join(manifest.locales)}; others are written like en or pt-BR",
+            "unknown_locale",
+        )
+    if name and not speaks(source, name):
+        spoken = f"{source.name} speaks {', '.join(manifest.locales)}, not {name}"
+        err().print(f"{spoken}: this is the letter in {manifest.default_locale}.", style="yellow", markup=False)
+    return name
+
+
+def _timezone(raw: str | None) -> str | None:
+    name = zone_name(raw) if raw else None
+    if raw and name is None:
+        near = nearest_zone(raw)
+        raise WrongCall(
+            f"--timezone {raw!r} is no time zone; "
+            f"{f'did you mean {near}?' if near else 'write an IANA name like Europe/Paris, or an offset like +02:00'}",
+            "unknown_timezone",
+        )
+    return name
+
+
+def _check_variables(source: TemplateSource, manifest: Manifest, given: dict[str, Any]) -> None:
+    """WrongCall for a variable that changes nothing: it is misspelled, or meant for another template."""
+    compile_template(source)
+    used = names_used(source)
+    known = {*manifest.variables, *(used or ())}
+    for name in given if used is not None else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, manifest.variables, n=1)
+            takes = ", ".join(manifest.variables) or "no variables"
+            raise WrongCall(
+                f"--variables: template {source.name} has no variable {name!r}; "
+                f"{f'did you mean {near[0]}? ' if near else ''}it takes {takes}",
+                "unknown_variable",
+            )
+
+
+def _mend(detail: str, manifest: Manifest) -> str:
+    """What to do about a name that the template reads and nobody gives; empty for other faults."""
+    found = _UNDEFINED.match(detail)
+    if found is None:
+        return ""
+    name = found[1]
+    near = difflib.get_close_matches(name, set(manifest.variables) - {name}, n=1)
+    if name in manifest.variables:
+        return f"give {name} a value, or a default in template.yaml, or ask `{{% if {name} is defined %}}`"
+    if near:
+        return f"did you mean {near[0]}? Else declare {name} under variables in template.yaml"
+    return f"declare {name} under variables in template.yaml, or mend its spelling"
 
 
 def _of_recipient(session: Session, campaign_id: str, recipient_id: str) -> _Letter:
@@ -122,23 +189,26 @@ def _of_recipient(session: Session, campaign_id: str, recipient_id: str) -> _Let
     options = orjson.loads(campaign.options)
     links = session.store.read(lambda reader: links_of(reader, options))
     name = message_id(store_key(session.store), campaign_id, recipient_id)
+    compiled = compiled_for(session.store, campaign.template_hash)
     letters = render_batch(
-        compiled_for(session.store, campaign.template_hash),
+        compiled,
         [addressee(found[0], name, links)],
         campaign_id=campaign_id,
         from_address=campaign.from_address,
         reply_to=options.get("reply_to", ""),
     )
-    return _Letter(f"{campaign_id}.{name[:12]}", letters)
+    return _Letter(f"{campaign_id}.{name[:12]}", letters, compiled.manifest)
 
 
 def _refused(session: Session, made: _Letter) -> None:
     refusal = made.letters.refusals[0]
     reason = Outcome(refusal.outcome).reason
+    mend = _mend(refusal.detail, made.manifest)
+    message = f"{refusal.detail}; {mend}" if mend else refusal.detail
     if session.as_json:
-        print_json({"error": {"reason": reason, "message": refusal.detail}})
+        print_json({"error": {"reason": reason, "message": message}})
     else:
-        out().print(f"This letter cannot be made: {reason}: {refusal.detail}", style="red", markup=False)
+        out().print(f"This letter cannot be made: {reason}: {message}", style="red", markup=False)
     raise Unfinished
 
 

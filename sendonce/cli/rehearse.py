@@ -5,7 +5,7 @@ import time
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from sendonce.cli.output import counted, duration, err, number, out, print_json, size
+from sendonce.cli.output import counted, default_language_text, duration, err, number, out, print_json, size
 from sendonce.cli.session import Session, Unfinished, with_session
 from sendonce.delivery.rehearsal import Failure, Rehearsal
 from sendonce.delivery.rehearsal import rehearse as rehearse_campaign
@@ -69,6 +69,9 @@ def _tell(sums: Rehearsal, seconds: float) -> None:
     if sums.rendered:
         average = size(sums.text_bytes / sums.rendered)
         out().print(f"{size(sums.text_bytes)} of text; {average} a letter, {size(sums.largest_bytes)} the largest")
+    if sums.default_language:
+        who = default_language_text(sums.default_language)
+        out().print(f"{who} get the template's default language", style="yellow", markup=False)
     if sums.clipped:
         out().print(
             f"{counted(sums.clipped, 'letter is', 'letters are')} so large that Gmail shows only a part", style="yellow"
@@ -89,6 +92,7 @@ def _document(campaign: str, sums: Rehearsal, failures: list[Failure], seconds: 
         "largest_bytes": sums.largest_bytes,
         "largest_recipient": sums.largest_recipient or None,
         "clipped_by_gmail": sums.clipped,
+        "default_language": sums.default_language,
         "seconds": round(seconds, 3),
         "failures": [
             {

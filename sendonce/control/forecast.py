@@ -12,6 +12,7 @@ from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.guards import Guards, guards_in, is_real
+from sendonce.control.last_rehearsal import LastRehearsal, last_rehearsal
 from sendonce.control.progress import count
 from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.stores.base import Reader, Store
@@ -21,7 +22,7 @@ from sendonce.stores.base import Reader, Store
 class Forecast:
     """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
     neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope; those of mailbox
-    groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`.
+    groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`. rehearsal: the last one, or None.
     """
 
     campaign: Campaign
@@ -33,6 +34,7 @@ class Forecast:
     limits: list[str]
     stops: list[Stop]
     seconds: Optional[float]
+    rehearsal: Optional[LastRehearsal]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -42,6 +44,7 @@ class Forecast:
             "from": self.campaign.from_address,
             "limits": self.limits,
             "at_least_s": None if self.seconds is None else round(self.seconds, 1),
+            "rehearsal": None if self.rehearsal is None else self.rehearsal.as_json(),
         }
 
 
@@ -68,6 +71,7 @@ def forecast(store: Store, campaign_id: str) -> Forecast:
             guards=guards_in(reader),
             limits=[f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}" for limit in limits + of_groups],
             stops=stops_of(reader, campaign.priority, sender, now),
+            rehearsal=last_rehearsal(campaign),
             seconds=_seconds(recipients, limits, _measured(reader, campaign.priority), now),
         )
 

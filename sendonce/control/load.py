@@ -29,6 +29,7 @@ from sendonce.control.rejects import Rejects
 from sendonce.control.row_checks import RowChecks
 from sendonce.control.snapshots import BEAT_S, Sealed, Snapshot
 from sendonce.control.staging import Staging
+from sendonce.control.template_fit import TemplateFit
 from sendonce.control.unsubscribe import newest_key
 from sendonce.rendering.catalogue import TemplateSource, to_row
 from sendonce.rendering.compiled import compile_template
@@ -84,7 +85,10 @@ def load(
             return already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
         try:
             with _patient_collector():
-                return _Load(store, plan, file, snapshot, token, options, progress).run(identity, template, by, started)
+                fit = TemplateFit(template)
+                return _Load(store, plan, file, snapshot, token, options, progress, fit).run(
+                    identity, template, by, started
+                )
         except BaseException:
             # The store may be what failed; then the next load clears up.
             with suppress(StoreError):
@@ -117,6 +121,7 @@ class _Load:
         token: str,
         options: LoadOptions,
         progress: Optional[Callable[[LoadProgress], None]],
+        fit: TemplateFit,
     ) -> None:
         key = store_key(store)
         defaults = orjson.loads(plan.options)
@@ -133,6 +138,7 @@ class _Load:
         self._batch_size = options.batch_size
         self._rejects = Rejects(options.rejects_folder, plan.campaign_id, token)
         self._staging = Staging()
+        self._fit = fit
         self._progress = progress or (lambda _: None)
         self._read = self._rejected = self._duplicate = self._blank = 0
 
@@ -156,6 +162,9 @@ class _Load:
                 rejects_file=str(rejects_file) if rejects_file is not None else None,
                 snapshot_hash=sealed.snapshot_hash,
                 seconds=round(time.monotonic() - started, 3),
+                default_language=self._fit.default_language,
+                unused_columns=self._fit.unused_columns(self._checks.columns),
+                missing_variables=self._fit.missing_variables(self._checks.given),
             )
             kept = {name: value for name, value in asdict(report).items() if name in KEPT}
             # Pinned, not compared: the same file loaded again after a new key was made is still the same load.
@@ -171,6 +180,8 @@ class _Load:
         last_beat = time.monotonic()
         for chunk in self._file.chunks():
             good, bad = self._checks.judge(chunk.rows)
+            if good:
+                self._fit.check_columns(self._checks, self._file.format, str(self._file.path))
             self._staging.add(good)
             self._rejects.add(sorted([*chunk.rejects, *bad]))
             self._read += len(chunk.rows) + len(chunk.rejects)
@@ -189,7 +200,7 @@ class _Load:
     def _write(self) -> Sealed:
         sealed = Sealed("", 0, 0)
         with closing(self._staging.ordered()) as rows:
-            for sealed in self._snapshot.write(rows, self._batch_size):
+            for sealed in self._snapshot.write(self._fit.counted(rows), self._batch_size):
                 self._tell("writing", sealed.recipients, self._staging.rows)
         return sealed
 

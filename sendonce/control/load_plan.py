@@ -13,7 +13,7 @@ from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
 from sendonce.control.suppressions import EVERYWHERE, checked_list
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
-from sendonce.zones import locale_name, zone_name
+from sendonce.zones import locale_name, nearest_zone, zone_name
 
 BATCH_SIZE_MAX: Final = 10_000
 PRIORITIES: Final = ("critical", "high", "bulk")
@@ -51,7 +51,9 @@ class LoadReport:
     """What a load did. rows_read = recipients + rows_rejected + rows_duplicate; blank rows count as none.
 
     `rejected_by_reason` holds duplicates, too. `already_loaded`: the same was sealed before, nothing was changed, and
-    the numbers are those of then.
+    the numbers are those of then. `default_language`: recipients by locale, of those whose locales the template does
+    not speak: they get its default language. `unused_columns`: columns that the template uses nowhere.
+    `missing_variables`: required by the template, given by no row.
     """
 
     campaign_id: str
@@ -66,10 +68,22 @@ class LoadReport:
     snapshot_hash: str
     seconds: float
     already_loaded: bool = False
+    default_language: dict[str, int] = field(default_factory=dict)
+    unused_columns: list[str] = field(default_factory=list)
+    missing_variables: list[str] = field(default_factory=list)
 
 
 # What of a report is kept with the campaign, so that loading again can tell it.
-KEPT: Final = ("rows_read", "rows_rejected", "rows_duplicate", "rejected_by_reason", "warnings")
+KEPT: Final = (
+    "rows_read",
+    "rows_rejected",
+    "rows_duplicate",
+    "rejected_by_reason",
+    "warnings",
+    "default_language",
+    "unused_columns",
+    "missing_variables",
+)
 
 
 def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOptions, by: str) -> Campaign:
@@ -85,7 +99,9 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
         raise LoadFault(f"unknown default locale {options.default_locale!r}", "", "name one such as en or pt-BR")
     timezone = zone_name(options.default_timezone or manifest.default_timezone)
     if timezone is None:
-        raise LoadFault(f"unknown default time zone {options.default_timezone!r}", "", "name one such as Europe/Paris")
+        near = nearest_zone(options.default_timezone or "")
+        mend = f"did you mean {near}?" if near else "name one such as Europe/Paris"
+        raise LoadFault(f"unknown default time zone {options.default_timezone!r}", "", mend)
     from_address = options.from_address or manifest.from_address
     if not from_address:
         raise LoadFault(

@@ -14,6 +14,9 @@ from sendonce.zones import locale_name, zone_name
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff\ud800-\udfff]")
 
 
+# More names of variables than any list has columns: beyond, they are people's data in the wrong place.
+NAMES_MAX: Final = 2_000
+
 # A good row: line, recipient_id, email as it goes on the wire, address_key, locale, timezone, template_variables. It
 # becomes a recipient unless an earlier one has its id or its mailbox.
 Candidate = tuple[int, str, str, str, str, str, str]
@@ -28,6 +31,9 @@ class _Refused(Exception):
 class RowChecks:
     """Judges rows and counts warnings by kind: `unknown_locale`, `unknown_timezone`.
 
+    `columns`: the names that columns beyond the fields had; `given`: those and the names in `template_variables`, of
+    good rows, up to NAMES_MAX. `has_objects`: whether any row had `template_variables`.
+
     `address_key` maps a normalised address to its key in the store. `strict` rejects what otherwise gets the default
     locale or time zone and a warning; a blank one always gets the default.
     """
@@ -40,6 +46,9 @@ class RowChecks:
         self._strict = strict
         self._address_key = address_key
         self.warnings: Counter[str] = Counter()
+        self.columns: set[str] = set()
+        self.given: set[str] = set()
+        self.has_objects = False
 
     def judge(self, rows: Iterable[RawRow]) -> tuple[list[Candidate], list[Reject]]:
         """The candidates in rows, and for each other row the first thing that is wrong with it; both in order."""
@@ -51,13 +60,21 @@ class RowChecks:
                 wire, key_form = _address(raw_email)
                 locale = self._named(raw_locale, "locale", locale_name) or self._default_locale
                 timezone = self._named(raw_timezone, "timezone", zone_name) or self._default_timezone
-                variables = _variables(raw_variables, extras)
+                variables = self._variables(raw_variables, extras)
             except _Refused as fault:
                 bad.append(Reject(line, fault.column, fault.reason, fault.detail))
             else:
                 key = self._address_key(key_form)
                 good.append((line, recipient_id, wire, key, locale, timezone, variables))
         return good, bad
+
+    def _variables(self, raw: Any, extras: dict[str, Any]) -> str:
+        text, value = _variables(raw, extras)
+        if len(self.given) < NAMES_MAX:
+            self.columns.update(extras)
+            self.given.update(extras, value)
+            self.has_objects = self.has_objects or raw is not None
+        return text
 
     def _named(self, raw: Any, column: str, name_of: Callable[[str], Optional[str]]) -> Optional[str]:
         """The name that is meant. None, which stands for the default, for a blank one and for an unknown one."""
@@ -97,8 +114,8 @@ def _address(raw: Any) -> tuple[str, str]:
         raise _Refused("email", "missing_email" if fault.reason == "empty" else "bad_address", fault.reason) from None
 
 
-def _variables(raw: Any, extras: dict[str, Any]) -> str:
-    """The variables as the shortest JSON object. Of two with one name, that in `template_variables` counts."""
+def _variables(raw: Any, extras: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The variables as the shortest JSON object, and those in `template_variables`, which win over columns."""
     column = "template_variables"
     try:
         value, text = raw, ""
@@ -118,4 +135,4 @@ def _variables(raw: Any, extras: dict[str, Any]) -> str:
         raise _Refused(column, "bad_template_variables", fault.reason) from None
     if len(text) > RECORD_MAX:
         raise _Refused(column, "variables_too_long", f"more than {RECORD_MAX} characters")
-    return text
+    return text, value

@@ -23,6 +23,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import COMMIT_TIME, Batch, Campaign, Recipient, TemplateContent
 from sendonce.control.campaigns import CANCELLED, LOADING, READY
 from sendonce.control.load_faults import LoadFailed, LoadFault
+from sendonce.control.staging import StagedRow
 from sendonce.stores.base import ANY_SHARD, Store, Tx
 
 # A load shows a sign of life at least every BEAT_S; one that showed none for DEAD_AFTER_S may be overtaken.
@@ -38,8 +39,6 @@ _LATER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 # What of a recipient the snapshot's hash covers.
 _CONTENT: Final = attrgetter("recipient_id", "email", "locale", "timezone", "template_variables")
-
-StagedRow = tuple[str, str, str, str, str, str]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ _INSERT: Final = "INSERT INTO staged VALUES (NULL, ?, ?, ?, ?, ?)"
 _ORDERED: Final = "SELECT place, email, address_key, template_variables FROM staged ORDER BY place"
 _BETWEEN: Final = "\x1f"
 
+# recipient_id, email, address_key, locale, timezone, template_variables.
+StagedRow = tuple[str, str, str, str, str, str]
+
 
 class Staging:
     """Holds the good rows of a file. LoadFailed for a full disk."""
@@ -75,11 +78,8 @@ class Staging:
             for start in range(0, len(suspects), _AT_ONCE):
                 yield self._drop(suspects[start : start + _AT_ONCE].tolist())
 
-    def ordered(self) -> Generator[tuple[str, str, str, str, str, str], None, None]:
-        """All rows as (recipient_id, email, address_key, locale, timezone, template_variables), in the order of the
-
-        snapshot: by time zone, locale, recipient id, each by Unicode code points.
-        """
+    def ordered(self) -> Generator[StagedRow, None, None]:
+        """All rows in the order of the snapshot: by time zone, locale, recipient id, each by Unicode code points."""
         with _room():
             for place, email, key, variables in self._database.execute(_ORDERED):
                 timezone, locale, recipient_id = place.split(_BETWEEN)

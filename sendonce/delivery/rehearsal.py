@@ -14,12 +14,14 @@ from schemas.ids import message_id, shard_of
 from schemas.letters import Letters
 from schemas.outcomes import Outcome
 from schemas.tables import Campaign, Recipient
-from sendonce.control.campaigns import get_campaign
+from sendonce.control.campaigns import READY, get_campaign
+from sendonce.control.last_rehearsal import LastRehearsal, with_rehearsal
 from sendonce.control.outcomes import batch_numbers
 from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
+from sendonce.rendering.catalogue import speaks
 from sendonce.rendering.render import render_batch
-from sendonce.stores.base import Store
+from sendonce.stores.base import Store, Tx
 from sendonce.stores.opening import store_key
 
 # Gmail hides the rest of a message whose HTML is larger: senders' guides say 102 KB, a trial found 105 KB
@@ -43,7 +45,8 @@ class Rehearsal:
     """Sums so far. forms: different form letters. packed: letters that are a form letter and values; the others go
 
     whole. text_bytes: of all letters as they would be read. largest: bytes of the largest letter, and whose it is.
-    clipped: letters of which Gmail shows only the beginning.
+    clipped: letters of which Gmail shows only the beginning. default_language: recipients by locale, of those that the
+    template does not speak: they get its default language.
     """
 
     recipients: int
@@ -55,6 +58,7 @@ class Rehearsal:
     largest_recipient: str = ""
     clipped: int = 0
     by_reason: dict[str, int] = field(default_factory=dict)
+    default_language: dict[str, int] = field(default_factory=dict)
     _forms: set[bytes] = field(default_factory=set)
 
     @property
@@ -70,6 +74,8 @@ def rehearse(
     store: Store, campaign_id: str, seen: Callable[[Rehearsal, list[Failure]], None] = lambda sums, failures: None
 ) -> Rehearsal:
     """Render every recipient of a loaded campaign, batch by batch, one batch in memory at a time.
+
+    Of a campaign that is not started yet, the result is kept, so that whoever starts it is told (`last_rehearsal`).
 
     seen: called after each batch with the sums so far and that batch's failures. UnknownCampaign; TemplateFault and
     SnapshotFault for what would halt the whole campaign.
@@ -89,8 +95,21 @@ def rehearse(
             from_address=campaign.from_address,
             reply_to=options.get("reply_to", ""),
         )
+        for person in people:
+            if not speaks(compiled.source, person.locale):
+                sums.default_language[person.locale] = sums.default_language.get(person.locale, 0) + 1
         seen(sums, _add(sums, batch_no, {person.ordinal: person.recipient_id for person in people}, letters))
+    _keep(store, campaign_id, sums)
     return sums
+
+
+def _keep(store: Store, campaign_id: str, sums: Rehearsal) -> None:
+    def work(tx: Tx) -> None:
+        campaign = tx.get(Campaign, campaign_id)
+        if campaign is not None and campaign.state == READY:
+            tx.put(with_rehearsal(campaign, LastRehearsal(tx.now(), sums.rendered, sums.failed)))
+
+    store.transact(work, tag="rehearsed")
 
 
 def _people(store: Store, campaign: Campaign, batch_no: int) -> list[Recipient]:

@@ -218,6 +218,15 @@ def text_locale(source: TemplateSource, locale: str) -> str:
     return chain[0] if chain and chain[-1] in spoken else manifest.default_locale
 
 
+@lru_cache(maxsize=4096)
+def speaks(source: TemplateSource, locale: str) -> bool:
+    """Whether letters for a locale are in its language: the default's, or one for which the template has a part."""
+    default = manifest_of(source).default_locale
+    if _fallbacks(locale)[-1:] == _fallbacks(default)[-1:]:
+        return True
+    return any(part_path(source, locale, part) != part_path(source, default, part) for part in PARTS)
+
+
 def locales_in(source: TemplateSource) -> list[str]:
     """The locales that have a folder with at least one part, sorted."""
     folders = {path.split("/", 1)[0] for path in source.files if path.count("/") == 1 and path.endswith(PARTS)}

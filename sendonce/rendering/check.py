@@ -137,6 +137,16 @@ def without_way_out(source: TemplateSource) -> list[str]:
     return list(_without_way_out(parse_files(source)[0]))
 
 
+def names_used(source: TemplateSource) -> set[str] | None:
+    """Every name that the parts read; None if they read `vars` in a way that hides which. For a template that passes
+
+    `screen`.
+    """
+    trees, _ = parse_files(source)
+    touched = {file for path in trees if path.rsplit("/", 1)[-1] in PARTS for file in reachable(trees, path)}
+    return used_names({path: trees[path] for path in touched})
+
+
 def _without_way_out(trees: Mapping[str, nodes.Template]) -> Iterator[str]:
     for path in trees:
         part = path.rsplit("/", 1)[-1]

@@ -7,6 +7,7 @@ import pytest
 from schemas.tables import TemplateContent
 from sendonce.stores.base import Store
 from tests.cli.conftest import Call
+from tests.control.made import campaign_row
 
 HEADER = "recipient_id,email,locale,timezone,name,order\n"
 ROWS = [
@@ -171,6 +172,15 @@ def test_preview_of_a_letter_that_cannot_be_made_says_why(sendonce: Call, loaded
         (["order", "--variables", "{"], "--variables is not JSON"),
         (["order", "--variables", "[1]"], "--variables is not a JSON object"),
         (["spring", "r1", "--locale", "fr"], "the recipient's own locale"),
+        (["order", "--locale", "enn"], "--locale 'enn' is no locale; did you mean en?"),
+        (["newsletter", "--locale", "vnn"], "newsletter speaks en, fr, vi, ar"),
+        (["order", "--timezone", "Paris"], "--timezone 'Paris' is no time zone; did you mean Europe/Paris?"),
+        (["order", "--timezone", "Europe/Pariss"], "did you mean Europe/Paris?"),
+        (["order", "--timezone", "Mars/Olympus"], "write an IANA name like Europe/Paris"),
+        (
+            ["order", "--variables", '{"nmae": "Ann"}'],
+            "has no variable 'nmae'; did you mean name? it takes name, order",
+        ),
     ],
 )
 def test_a_preview_that_cannot_be_meant_exits_with_2(
@@ -218,3 +228,111 @@ def test_check_lists_faults_with_file_and_line(sendonce: Call, store: Store, ord
     errors = [finding for finding in answer.json if finding["level"] == "error"]
     assert [(finding["path"], finding["line"]) for finding in errors] == [("body.txt.j2", 2)]
     assert sendonce("check", "order").widest <= 80
+
+
+def test_preview_in_a_language_that_the_template_lacks_says_which_it_is(sendonce: Call, store: Store) -> None:
+    answer = sendonce("preview", "newsletter", "--locale", "de")
+
+    assert answer.code == 0
+    assert "newsletter speaks en, fr, vi, ar, not de: this is the letter in en." in " ".join(answer.err.split())
+    assert sendonce("preview", "newsletter", "--locale", "pt_br").code == 0
+    assert "not" not in sendonce("preview", "newsletter", "--locale", "en-GB").err
+
+
+def test_preview_takes_zones_and_locales_as_lists_do(sendonce: Call, store: Store, order: Path) -> None:
+    (order / "body.txt.j2").write_text("{{ recipient.locale }} {{ recipient.timezone }} {{ name }}")
+
+    files = sendonce("preview", "order", "--locale", "EN_gb", "--timezone", "europe/paris", "--json").json
+
+    assert Path(files["txt"]).read_text().startswith("en-GB Europe/Paris")
+
+
+def test_preview_of_an_undeclared_name_says_what_was_meant(sendonce: Call, store: Store, order: Path) -> None:
+    (order / "body.txt.j2").write_text("Dear {{ nmae }}")
+    misspelled = sendonce("preview", "order", "--json").json["error"]["message"]
+    (order / "body.txt.j2").write_text("Dear {{ zebra }}")
+    unknown = sendonce("preview", "order", "--json").json["error"]["message"]
+
+    assert "did you mean name?" in misspelled
+    assert "declare zebra under variables" in unknown
+
+
+def test_load_counts_who_gets_the_default_language(sendonce: Call, store: Store, folder: Path) -> None:
+    rows = ["1,a@one.example,de,Ann", "2,b@one.example,de-AT,Bo", "3,c@one.example,fr-CA,Cy", "4,d@one.example,ja,Di"]
+    rows += ["5,e@one.example,,Ed", "6,e@one.example,de,Again", "7,f@one.example,de,Flo"]
+    (folder / "people.csv").write_text("recipient_id,email,locale,name\n" + "\n".join(rows))
+
+    told = sendonce("load", "spring", "people.csv", "-t", "newsletter")
+    report = sendonce("load", "spring", "people.csv", "-t", "newsletter", "--json").json
+    rehearsed = sendonce("rehearse", "spring", "--json").json
+
+    assert report["default_language"] == {"de": 2, "de-AT": 1, "ja": 1}
+    assert rehearsed["default_language"] == report["default_language"]
+    said = "4 recipients (de 2, de-AT 1, ja 1) get the template's default language"
+    assert said in " ".join(told.out.split())
+    assert said in " ".join(sendonce("rehearse", "spring").out.split())
+
+
+def test_load_names_columns_that_the_template_uses_nowhere(
+    sendonce: Call, store: Store, order: Path, folder: Path
+) -> None:
+    (folder / "people.csv").write_text("recipient_id,email,name,order,shoe_size\n1,a@one.example,Ann,A-1,42\n")
+
+    answer = sendonce("load", "spring", "people.csv", "-t", "order", "--json")
+
+    assert answer.code == 0
+    assert answer.json["unused_columns"] == ["shoe_size"]
+    assert answer.json["missing_variables"] == []
+
+
+def test_load_refuses_a_list_without_a_column_that_the_template_requires(
+    sendonce: Call, store: Store, order: Path, folder: Path
+) -> None:
+    (folder / "people.csv").write_text("recipient_id,email,Name,order\n1,a@one.example,Ann,A-1\n")
+
+    answer = sendonce("load", "spring", "people.csv", "-t", "order")
+
+    assert answer.code == 2
+    assert "people.csv: no column gives name, which template order requires; --column name=Name" in answer.err
+    assert sendonce("list", "--json").json == []
+    assert sendonce("load", "spring", "people.csv", "-t", "order", "--column", "name=Name").code == 0
+
+
+def test_a_variable_that_only_some_rows_lack_is_no_fault_of_the_list(
+    sendonce: Call, store: Store, order: Path, folder: Path
+) -> None:
+    """It may stand in template_variables; what a row lacks is that row's fault."""
+    rows = ["1,a@one.example,A-1,{}", '2,b@one.example,A-2,"{""name"": ""Bo""}"']
+    (folder / "some.csv").write_text("recipient_id,email,order,template_variables\n" + "\n".join(rows))
+    (folder / "none.csv").write_text("recipient_id,email,order,template_variables\n" + rows[0])
+
+    assert sendonce("load", "some", "some.csv", "-t", "order", "--json").json["missing_variables"] == []
+    assert sendonce("load", "none", "none.csv", "-t", "order", "--json").json["missing_variables"] == ["name"]
+    assert "no row gives variable name" in " ".join(sendonce("load", "none", "none.csv", "-t", "order").out.split())
+
+
+def test_submit_warns_of_a_missing_and_of_a_failed_rehearsal(sendonce: Call, loaded: str, folder: Path) -> None:
+    (folder / "good.csv").write_text(HEADER + ROWS[0])
+    for name, people in (("good", "good.csv"), ("new", "good.csv"), ("again", "people.csv")):
+        assert sendonce("load", name, people, "-t", "order").code == 0
+    sendonce("rehearse", "good")
+    sendonce("rehearse", "again")
+
+    said = {name: " ".join(sendonce("submit", name).out.split()) for name in ("good", "new", "again")}
+    failed = sendonce("rehearse", loaded, "--json").json["failed"]
+
+    assert "1 letter at" in said["good"]
+    assert "sendonce rehearse" not in said["good"]
+    assert "Not rehearsed: `sendonce rehearse new` renders every letter" in said["new"]
+    assert "1 recipient would get no letter" in said["again"]
+    assert "`sendonce rehearse again` names them" in said["again"]
+    assert sendonce("submit", loaded, "--json").json["plan"]["rehearsal"]["failed"] == failed == 1
+
+
+def test_a_rehearsal_of_what_runs_changes_nothing(sendonce: Call, store: Store, loaded: str) -> None:
+    sendonce("submit", loaded)
+    before = campaign_row(store, loaded)
+
+    sendonce("rehearse", loaded)
+
+    assert campaign_row(store, loaded) == before

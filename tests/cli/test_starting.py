@@ -152,7 +152,7 @@ def test_a_letter_without_a_way_out_is_not_loaded_for_bulk(sendonce: Call, store
     (folder / "sendonce.yaml").write_text(
         'from: "Shop <news@shop.example>"\nunsubscribe: {base_url: "https://shop.example/u"}\n'
     )
-    (folder / "one.csv").write_text("recipient_id,email\n1,ann@one.example\n")
+    (folder / "one.csv").write_text("recipient_id,email,code\n1,ann@one.example,123456\n")
     answer = sendonce("load", "codes", "one.csv", "-t", "otp", "--priority", "bulk")
     assert answer.code == 2
     assert "no link to unsubscribe" in " ".join(answer.err.split())
