@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import click
 import orjson
 
 from schemas.outcomes import KINDS
+from schemas.tables import Campaign
 from sendonce.cli.beam import local_runner
 from sendonce.cli.letterbox import Letterbox, look_into
 from sendonce.cli.output import counted, duration, err, kind_text, number, out, table
@@ -115,7 +117,9 @@ def _load(session: Session, store: Store, config: Config, name: str, recipients:
     path = _FOLDER / f"{name}.csv"
     with err().status(f"Making up {counted(recipients, 'person', 'people')} …"):
         if not path.exists():
-            write_sample(path, recipients)
+            # Of a demo that was loaded already, the same list again.
+            there = store.read(lambda reader: reader.get(Campaign, name))
+            write_sample(path, recipients, today=(there.created_at if there else datetime.now(UTC)).date())
     with err().status("Loading and sealing the campaign …"):
         report = load(
             store,

@@ -4,6 +4,7 @@ import csv
 import random
 import unicodedata
 from collections.abc import Iterator
+from datetime import date, timedelta
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
@@ -90,44 +91,44 @@ _UNFIT_EVERY: Final = 400
 _Line = list[str]
 
 
-def write_sample(path: Path | str, rows: int, seed: int = 7) -> None:
+def write_sample(path: Path | str, rows: int, seed: int = 7, *, today: date = date(2026, 3, 1)) -> None:
     """Write a CSV from which a load takes exactly `rows` recipients; bad rows and duplicates come on top.
 
-    Equal for equal `rows` and `seed`. Everyone lives under `.example`, which nobody can own (RFC 2606). The variables
-    are those of the shipped template `newsletter`. OSError if the file cannot be written.
+    Equal for equal `rows`, `seed` and `today`, from which on offers last 19 to 30 days. Everyone lives under
+    `.example`, which nobody can own (RFC 2606). The variables are those of the shipped template `newsletter`. OSError if the file cannot be written.
     """
     chance = random.Random(f"{seed}/{rows}")
     with open(path, "w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(_HEADER)
-        for line in _lines(rows, chance):
+        for line in _lines(rows, chance, today):
             writer.writerow(line)
 
 
-def _lines(rows: int, chance: random.Random) -> Iterator[_Line]:
+def _lines(rows: int, chance: random.Random, today: date) -> Iterator[_Line]:
     bad = max(len(_SPOIL), rows // _BAD_EVERY)
     twice = max(2, rows // _TWICE_EVERY)
     kinds = [*repeat("good", rows - 1), *repeat("bad", bad), *repeat("twice", twice)]
     chance.shuffle(kinds)
     spoilers = 0
-    number, last = 1, _person(1, chance)
+    number, last = 1, _person(1, chance, today)
     yield last
     for kind in kinds:
         if kind == "good":
             number += 1
-            last = _person(number, chance)
+            last = _person(number, chance, today)
             yield last
         elif kind == "twice":
             yield _again(last, chance)
         else:
             # Numbers beyond the good ones, so that nothing of a bad row is anybody's duplicate.
             spoilers += 1
-            line = _person(rows + spoilers, chance)
+            line = _person(rows + spoilers, chance, today)
             _SPOIL[spoilers % len(_SPOIL)](line)
             yield line
 
 
-def _person(number: int, chance: random.Random) -> _Line:
+def _person(number: int, chance: random.Random, today: date) -> _Line:
     """Number, the only thing in an address that must be unique, decides who is one person."""
     locale, zones, family_first, given_names, family_names = chance.choices(_PEOPLE, _WEIGHTS)[0]
     given = chance.choice(given_names.split()).replace("-", " ")
@@ -137,7 +138,7 @@ def _person(number: int, chance: random.Random) -> _Line:
     domain = chance.choice(_DOMAINS if chance.random() < 0.98 else _RARE_DOMAINS)
     variables: dict[str, Any] = {"picks": [_pick(pick) for pick in chance.sample(_PICKS, chance.randint(0, 3))]}
     if chance.random() < 0.3:
-        variables["offer_ends"] = f"2026-03-{chance.randint(20, 31)}T21:00:00Z"
+        variables["offer_ends"] = f"{today + timedelta(days=chance.randint(19, 30))}T21:00:00Z"
     timezone = chance.choice(zones)
     if chance.random() < 0.004:
         timezone = chance.choice(("Mars/Olympus", "Central Time", "GMT+25"))

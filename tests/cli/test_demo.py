@@ -1,9 +1,11 @@
 import json
 import mailbox
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from schemas.tables import Campaign
@@ -88,3 +90,18 @@ def test_fresh_starts_anew(sendonce: Call, folder: Path) -> None:
     with closing(open_store(url)) as store:
         (campaign,) = store.read(lambda reader: reader.scan(Campaign))
     assert (campaign.campaign_id, campaign.created_at > before) == ("demo-20", True)
+
+
+def test_the_demos_offers_lie_ahead_and_its_list_can_be_made_again(sendonce: Call, folder: Path) -> None:
+    first = last_line(sendonce("demo", "--recipients", "40", "--json").out)
+    people = folder / ".sendonce/demo/demo-40.csv"
+    text = people.read_text()
+    people.unlink()
+
+    again = last_line(sendonce("demo", "--recipients", "40", "--json").out)
+
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+    assert people.read_text() == text
+    ends = [datetime.fromisoformat(found) for found in re.findall(r'"offer_ends"": ?""([^"]+)""', text)]
+    assert ends
+    assert min(ends) > datetime.now(UTC)

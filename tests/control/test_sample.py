@@ -3,6 +3,7 @@
 import csv
 import json
 import unicodedata
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,19 @@ def test_the_newsletter_takes_what_the_list_gives(loads: Loads, tmp_path: Path) 
     assert {len(variables["picks"]) for variables in given} == {0, 1, 2, 3}
     assert sum("points" in variables for variables in given) > 300
     assert 1 <= len(unfit) <= 5, "a few letters are refused, so that a demo shows it"
+
+
+def test_offers_end_after_the_day_of_the_list(tmp_path: Path) -> None:
+    today = date(2031, 12, 28)
+    write_sample(tmp_path / "a.csv", 300, today=today)
+
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
+    ends = [
+        datetime.fromisoformat(found).date()
+        for row in rows
+        if row["template_variables"].endswith("}")
+        and (found := json.loads(row["template_variables"]).get("offer_ends"))
+    ]
+
+    assert len(ends) > 30
+    assert all(19 <= (end - today).days <= 30 for end in ends)

@@ -167,3 +167,15 @@ def test_shipped_letters_pack(name: str) -> None:
     batch = render_batch(compile_template(source), people, campaign_id="c", from_address="a@shop.example", reply_to="")
     assert len(batch.forms) == len(LOCALES)
     assert all(letter.form is not None for letter in batch.letters)
+
+
+@pytest.mark.parametrize(
+    ("name", "dated"), [("newsletter", "offer_ends"), ("otp", "requested_at"), ("receipt", "ordered_at")]
+)
+def test_a_vietnamese_letter_writes_its_date_as_vietnamese_mails_do(name: str, dated: str) -> None:
+    """CLDR's long date (`15 tháng 1, 2026`) is for a date by itself; in a sentence it takes `ngày` and `năm`."""
+    _, text, page = letters(find_template(name), "vi", **{dated: "2026-01-15T09:00:00Z"})
+
+    for part in (text, page):
+        assert "16:00 ngày 15 tháng 1 năm 2026" in part
+        assert part.count("tháng 1") == part.count("ngày 15 tháng 1 năm 2026")
