@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sendonce.cli.output import counted, duration, err, moment, number, out, print_json, state_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
+from sendonce.cli.status import silent_text
 from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, Change
 from sendonce.control.forecast import Forecast, forecast
@@ -115,7 +116,8 @@ def resume(session: Session, campaign: str) -> None:
     change = campaigns.resume(session.store, campaign, session.by)
     lane = campaigns.get_campaign(session.store, campaign).priority
     jobs = session.store.read(lambda reader: running_jobs(reader, lane, reader.now()))
-    _tell(session, change, "A running job goes on with it." if jobs else "`sendonce run` goes on with it.")
+    hint = "A running job goes on with it." if jobs.count else "`sendonce run` goes on with it."
+    _tell(session, change, silent_text(jobs) if jobs.silent else hint)
 
 
 @click.command()

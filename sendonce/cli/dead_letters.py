@@ -1,6 +1,7 @@
 """`sendonce dead-letters list | show`: what could not be processed, and why."""
 
 import base64
+from itertools import islice
 from typing import Any
 
 import click
@@ -8,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.tables import DeadLetterRow
-from sendonce.cli.output import ago, counted, moment, number, out, print_json, table
+from sendonce.cli.output import ago, counted, moment, out, print_json, print_json_list, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.dead_letters import find_dead_letter, list_dead_letters
 
@@ -28,19 +29,23 @@ def dead_letters() -> None:
 @dead_letters.command(name="list")
 @click.option("--campaign", metavar="CAMPAIGN", help="Only of this campaign.")
 @click.option("--stage", type=click.Choice(_STAGES), help="Only of this step.")
+@click.option("--limit", type=click.IntRange(1), help=f"At most so many. [{_SHOWN}; all with --json]")
+@click.option("--after", metavar="ID", help="Those that come after this one in the list.")
 @with_session
-def list_(session: Session, campaign: str | None, stage: str | None) -> None:
+def list_(session: Session, campaign: str | None, stage: str | None, limit: int | None, after: str | None) -> None:
     """Dead letters, newest first. No bodies, no addresses."""
-    found = list_dead_letters(session.store, campaign_id=campaign, stage=stage)
+    last = find_dead_letter(session.store, after) if after is not None else None
+    rows = list_dead_letters(session.store, campaign_id=campaign, stage=stage, after=last)
     if session.as_json:
-        print_json([_as_json(row) for row in found])
+        print_json_list(_as_json(row) for row in islice(rows, limit))
         return
+    found = list(islice(rows, limit or _SHOWN))
     if not found:
-        out().print("No dead letters.")
+        out().print("No dead letters." if last is None else "No more dead letters.")
         return
     now = session.store.read(lambda reader: reader.now())
     made = table("id", "stage", "reason", "campaign", "batch", "at", right=("batch",))
-    for row in found[:_SHOWN]:
+    for row in found:
         made.add_row(
             row.dead_letter_id[:_ID_SHOWN],
             row.stage,
@@ -50,8 +55,11 @@ def list_(session: Session, campaign: str | None, stage: str | None) -> None:
             ago(row.at, now),
         )
     out().print(made)
-    if len(found) > _SHOWN:
-        out().print(f"\n{number(len(found) - _SHOWN)} more; --json shows them all.", style="dim")
+    if next(rows, None) is not None:
+        options = "".join(f" --{name} {value}" for name, value in (("campaign", campaign), ("stage", stage)) if value)
+        options += f" --limit {limit}" if limit else ""
+        last_id = found[-1].dead_letter_id[:_ID_SHOWN]
+        out().print(f"\nMore: `sendonce dead-letters list{options} --after {last_id}`", style="dim", markup=False)
     out().print("\n`sendonce dead-letters show ID` says more.", style="dim")
 
 

@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     },
     "A campaign": {
         "load": ("sendonce.cli.load:load", "Read a recipients file and seal it as a campaign."),
+        "unload": ("sendonce.cli.unload:unload", "Take a campaign out that was never submitted."),
         "rehearse": ("sendonce.cli.rehearse:rehearse", "Render every letter of a loaded campaign, send none."),
         "submit": ("sendonce.cli.campaigns:submit", "Start a loaded campaign."),
         "run": ("sendonce.cli.run:run", "Send what is due, until nothing is left."),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -50,6 +51,17 @@ def print_json(document: Any) -> None:
     except TypeError:  # a path that is not UTF-8; the standard library escapes what orjson refuses
         text = json.dumps(document, indent=2, default=str)
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_json_list(items: Iterable[Any]) -> None:
+    """The one JSON document of a command, a list of any length: written item by item."""
+    between = "["
+    for item in items:
+        text = orjson.dumps(item, option=orjson.OPT_INDENT_2).decode()
+        sys.stdout.write(f"{between}\n  " + text.replace("\n", "\n  "))
+        between = ","
+    sys.stdout.write("[]\n" if between == "[" else "\n]\n")
     sys.stdout.flush()
 
 

@@ -23,7 +23,7 @@ from sendonce.cli.output import (
 )
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
-from sendonce.control.status import Status, all_statuses, campaign_status
+from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
 
 _WAITS = {
@@ -201,6 +201,11 @@ def stop_text(stop: Stop) -> str:
     return f"{what}; {stop.mend}, then `sendonce run`" if stop.mend else what
 
 
+def silent_text(jobs: Jobs) -> str:
+    """What is known of jobs that have not been heard of for a while."""
+    return f"A job was last heard of {duration(jobs.heard_s)} ago; if it was killed, `sendonce run` goes on."
+
+
 def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
@@ -223,8 +228,10 @@ def _hints(found: Status) -> list[str]:
         hints.append(
             f"{counted(batches['held'], 'batch waits', 'batches wait')} for a person: `sendonce doubts list {name}`"
         )
-    if found.campaign.state in (RUNNING, CANCELLING) and not found.jobs:
+    if found.campaign.state in (RUNNING, CANCELLING) and not found.jobs.count:
         hints.append("No job is running: `sendonce run`")
+    elif found.campaign.state in (RUNNING, CANCELLING) and found.jobs.silent:
+        hints.append(silent_text(found.jobs))
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")
     return hints

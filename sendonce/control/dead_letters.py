@@ -1,10 +1,12 @@
 """Dead letters in the store: one row for what went wrong once, however often it is met."""
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Optional
+from itertools import islice
+from typing import Any, Optional
 
 from schemas.elements import DeadLetter
 from schemas.tables import DeadLetterRow
@@ -14,6 +16,8 @@ from sendonce.stores.base import Store, Tx
 # How long the raw body of a bad trigger is kept: it may hold personal data.
 BODY_KEPT = timedelta(days=7)
 _DETAIL_MAX = 4000
+# Few: a body may have a MiB.
+_PAGE = 20
 
 
 class UnknownDeadLetter(ControlFault):
@@ -42,13 +46,58 @@ def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
 
 
 def list_dead_letters(
-    store: Store, *, campaign_id: Optional[str] = None, stage: Optional[str] = None
-) -> list[DeadLetterRow]:
-    """Dead letters, newest first, without their bodies; of one campaign or one stage if named."""
-    prefix = () if campaign_id is None else (campaign_id,)
-    rows = store.read(lambda reader: reader.scan(DeadLetterRow, *prefix, index="dead_letters_by_campaign"))
-    found = [replace(row, body=None) for row in rows if stage is None or row.stage == stage]
-    return sorted(found, key=lambda row: row.at, reverse=True)
+    store: Store,
+    *,
+    campaign_id: Optional[str] = None,
+    stage: Optional[str] = None,
+    after: Optional[DeadLetterRow] = None,
+    limit: Optional[int] = None,
+) -> Iterator[DeadLetterRow]:
+    """Dead letters, newest first, without their bodies; of one campaign or one stage if named, at most `limit`.
+
+    after: a dead letter; those that come behind it in this order. Memory is that of one page for each campaign and
+    stage that has any, however many there are.
+    """
+    groups = store.read(lambda reader: reader.tally(DeadLetterRow, by=("campaign_id", "stage")))
+    chosen = [
+        (group["campaign_id"], group["stage"])
+        for group in groups
+        if campaign_id in (None, group["campaign_id"]) and stage in (None, group["stage"])
+    ]
+    streams = [_newest(store, *group, after) for group in chosen]
+    return islice(heapq.merge(*streams, key=lambda row: (row.at, row.dead_letter_id), reverse=True), limit)
+
+
+def _newest(
+    store: Store, campaign_id: Optional[str], stage: str, after: Optional[DeadLetterRow]
+) -> Iterator[DeadLetterRow]:
+    """Those of one campaign and stage, newest first, page by page. Many may have one time: ids order those."""
+
+    def page(*prefix: Any, upto: Any) -> list[DeadLetterRow]:
+        rows = store.read(
+            lambda reader: reader.scan(
+                DeadLetterRow,
+                *prefix,
+                index="dead_letters_by_campaign",
+                upto=upto,
+                limit=_PAGE,
+                newest_first=True,
+            )
+        )
+        return [replace(row, body=None) for row in rows]
+
+    last = after
+    while True:
+        same = page(campaign_id, stage, last.at, upto=last.dead_letter_id) if last is not None else []
+        yield from (row for row in same if last is None or row.dead_letter_id != last.dead_letter_id)
+        if len(same) == _PAGE:
+            last = same[-1]
+            continue
+        older = page(campaign_id, stage, upto=None if last is None else last.at - timedelta(microseconds=1))
+        yield from older
+        if len(older) < _PAGE:
+            return
+        last = older[-1]
 
 
 def find_dead_letter(store: Store, beginning: str) -> DeadLetterRow:
@@ -56,10 +105,13 @@ def find_dead_letter(store: Store, beginning: str) -> DeadLetterRow:
     exact = store.read(lambda reader: reader.get(DeadLetterRow, beginning))
     if exact is not None:
         return exact
-    rows = store.read(lambda reader: reader.scan(DeadLetterRow))
-    found = [row for row in rows if row.dead_letter_id.startswith(beginning)]
+    found = (
+        store.read(lambda reader: reader.scan(DeadLetterRow, after=beginning, upto=f"{beginning}~", limit=2))
+        if beginning
+        else []
+    )
     if not beginning or len(found) != 1:
-        many = "more than one dead letter's id begins with" if found else "there is no dead letter"
+        many = "more than one dead letter's id begins with" if found or not beginning else "there is no dead letter"
         raise UnknownDeadLetter(f"{many} {beginning!r}; `sendonce dead-letters list --json` shows whole ids")
     return found[0]
 

@@ -10,6 +10,13 @@ _MENDS: Final = {
     ("pause", "loading"): "it has not been submitted; there is nothing to pause",
     ("pause", "ready"): "it has not been submitted; there is nothing to pause",
     ("resume", "loading"): "its recipients are still being loaded; run `sendonce load` again if that was cut off",
+    ("unload", "loading"): "it is not sealed; run `sendonce load` again, which clears what a load that died left",
+    ("unload", "running"): "it was submitted, and what was sent must stay on record; `sendonce cancel` stops it",
+    ("unload", "paused"): "it was submitted, and what was sent must stay on record; `sendonce cancel` ends it",
+    ("unload", "halted"): "it was submitted, and what was sent must stay on record; `sendonce cancel` ends it",
+    ("unload", "cancelling"): "its outcomes stay on record; load under another id",
+    ("unload", "cancelled"): "its outcomes stay on record; load under another id",
+    ("unload", "completed"): "its outcomes stay on record; load under another id",
     ("resume", "ready"): "it was never started; `sendonce submit` starts it",
 }
 

@@ -95,7 +95,8 @@ def write_sample(path: Path | str, rows: int, seed: int = 7, *, today: date = da
     """Write a CSV from which a load takes exactly `rows` recipients; bad rows and duplicates come on top.
 
     Equal for equal `rows`, `seed` and `today`, from which on offers last 19 to 30 days. Everyone lives under
-    `.example`, which nobody can own (RFC 2606). The variables are those of the shipped template `newsletter`. OSError if the file cannot be written.
+    `.example`, which nobody can own (RFC 2606). The variables are those of the shipped template `newsletter`. OSError
+    if the file cannot be written.
     """
     chance = random.Random(f"{seed}/{rows}")
     with open(path, "w", encoding="utf-8", newline="") as handle:

@@ -7,7 +7,7 @@ that was overtaken (stopped for minutes, then woken) can change nothing any more
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -22,6 +22,7 @@ from schemas.ids import shard_of
 from schemas.outcomes import Outcome
 from schemas.tables import COMMIT_TIME, Batch, Campaign, Recipient, TemplateContent
 from sendonce.control.campaigns import CANCELLED, LOADING, READY
+from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.load_faults import LoadFailed, LoadFault
 from sendonce.control.staging import StagedRow
 from sendonce.stores.base import ANY_SHARD, Store, Tx
@@ -29,6 +30,9 @@ from sendonce.stores.base import ANY_SHARD, Store, Tx
 # A load shows a sign of life at least every BEAT_S; one that showed none for DEAD_AFTER_S may be overtaken.
 BEAT_S: Final = 5.0
 DEAD_AFTER_S: Final = 60.0
+
+# The reason of a `loading` campaign that was sealed and is being taken out again.
+UNLOADING: Final = "unloading"
 
 # Rows and characters of variables in one transaction: others that write to the store wait for no more than that.
 _WRITE_ROWS: Final = 2_000
@@ -124,9 +128,41 @@ class Snapshot:
 
         self._store.transact(work, tag="load_seal")
 
-    def abandon(self) -> None:
-        """Leave nothing behind: delete the rows, and the campaign if nobody cancelled it meanwhile."""
-        self._clear()
+    def take_back(self) -> None:
+        """Make a sealed campaign that was never started ours, as if it was still being loaded; its rows stay for
+
+        `abandon`. One that a dead process began to take back is taken over. UnknownCampaign; WrongState for any other;
+        LoadFault while its load, or another one's taking back, is running.
+        """
+
+        def work(tx: Tx) -> None:
+            found = tx.get(Campaign, self._id)
+            if found is None:
+                raise UnknownCampaign(self._id)
+            if found.state == LOADING and found.state_reason == UNLOADING:
+                self._check_dead(_owner_of(found), found.changed_at, tx.now())
+            elif found.state != READY or found.kind != "campaign":
+                raise WrongState(self._id, found.state, "unload")
+            tx.put(
+                replace(
+                    found,
+                    state=LOADING,
+                    state_reason=UNLOADING,
+                    options=_text({"loader": self._owner}),
+                    snapshot_hash="",
+                    sealed_at=None,
+                    changed_at=COMMIT_TIME,
+                )
+            )
+
+        self._store.transact(work, tag="unload")
+
+    def abandon(self, progress: Callable[[int], None] = lambda removed: None) -> None:
+        """Leave nothing behind: delete the rows, and the campaign if nobody cancelled it meanwhile.
+
+        progress: called with the number of recipients deleted so far.
+        """
+        self._clear(progress)
 
         def work(tx: Tx) -> None:
             found = tx.get(Campaign, self._id)
@@ -144,7 +180,7 @@ class Snapshot:
                 f"another load of it is running (process {owner.get('pid')} on {owner.get('host')}, last sign of life "
                 f"{silent.total_seconds():.0f} s ago)",
                 f"campaign {self._id}",
-                f"wait for it; if it is dead, load again in {DEAD_AFTER_S:.0f} s",
+                f"wait for it; if it is dead, try again in {DEAD_AFTER_S:.0f} s",
             )
 
     def _mine(self, tx: Tx) -> Campaign:
@@ -156,8 +192,8 @@ class Snapshot:
                 raise LoadFailed("it was cancelled while it was loaded", f"campaign {self._id}", "choose another id")
         raise LoadFailed("another load took it over", f"campaign {self._id}", "let that one finish")
 
-    def _clear(self) -> None:
-        """Delete what rows the campaign has, while it is ours (cancelled or not)."""
+    def _clear(self, progress: Callable[[int], None] = lambda removed: None) -> None:
+        """Delete what rows the campaign has, while it is ours (cancelled or not), a bounded number at once."""
 
         def work(tx: Tx, kind: type[Any]) -> int:
             found = tx.get(Campaign, self._id)
@@ -165,11 +201,15 @@ class Snapshot:
                 return 0
             rows = tx.scan(kind, ANY_SHARD, self._id, limit=_WRITE_ROWS)
             tx.delete(*rows)
+            if found.state == LOADING:
+                tx.put(replace(found, changed_at=COMMIT_TIME))
             return len(rows)
 
         for kind in (Batch, Recipient):
-            while self._store.transact(lambda tx, kind=kind: work(tx, kind), tag="load_clear"):  # type: ignore[misc]
-                pass
+            removed = 0
+            while now := self._store.transact(lambda tx, kind=kind: work(tx, kind), tag="load_clear"):  # type: ignore[misc]
+                removed += now
+                progress(removed if kind is Recipient else 0)
 
     def _insert(self, tx: Tx, people: Sequence[Recipient], ended: Sequence[Batch]) -> None:
         mine = self._mine(tx)

@@ -14,6 +14,20 @@ from sendonce.stores.base import Reader, Store
 
 # A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
 JOB_SILENT_S = 60.0
+JOB_BEATS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """How many jobs there are, and how many seconds ago one of them was last heard of; None without any."""
+
+    count: int
+    heard_s: Optional[float]
+
+    @property
+    def silent(self) -> bool:
+        """Whether none has said a word for longer than a job that lives is silent."""
+        return self.heard_s is not None and self.heard_s > JOB_BEATS_S
 
 
 @dataclass(frozen=True)
@@ -34,7 +48,7 @@ class Status:
     active_s: float
     delivered: Optional[int]
     oldest_due: Optional[datetime]
-    jobs: int
+    jobs: Jobs
     reasons: Optional[dict[str, int]]
     stops: list[Stop]
     sender: str
@@ -73,7 +87,8 @@ class Status:
             "wait_reasons": self.counts.waiting,
             "stops": [stop.as_json() for stop in self.stops],
             "oldest_due": _iso(self.oldest_due),
-            "jobs": self.jobs,
+            "jobs": self.jobs.count,
+            "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
             "created_at": _iso(self.campaign.created_at),
             "started_at": _iso(self.campaign.started_at),
             "finished_at": _iso(self.campaign.finished_at),
@@ -151,11 +166,15 @@ def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:
     return min(firsts, default=None)
 
 
-def running_jobs(reader: Reader, lane: str, now: datetime) -> int:
-    """How many jobs serve a lane and were heard of lately."""
+def running_jobs(reader: Reader, lane: str, now: datetime) -> Jobs:
+    """The jobs that serve a lane and were heard of lately. One that was killed cannot say so: it counts for a while."""
     alive = now - timedelta(seconds=JOB_SILENT_S)
-    jobs = [job for job in reader.scan(Job) if job.state == "running" and job.heartbeat_at >= alive]
-    return sum(lane in job.lanes.split(",") for job in jobs)
+    heard = [
+        job.heartbeat_at
+        for job in reader.scan(Job)
+        if job.state == "running" and job.heartbeat_at >= alive and lane in job.lanes.split(",")
+    ]
+    return Jobs(len(heard), None if not heard else max(0.0, (now - max(heard)).total_seconds()))
 
 
 def _iso(at: Optional[datetime]) -> Optional[str]:

@@ -72,3 +72,17 @@ def test_a_letter_without_a_body_says_so(sendonce: Call, ids: dict[str, str]) ->
     answer = sendonce("dead-letters", "show", ids["render_error"], "--body")
     assert answer.code == 2
     assert "has no body" in answer.err
+
+
+def test_a_long_list_is_shown_in_parts(sendonce: Call, ids: dict[str, str]) -> None:
+    whole = sendonce("dead-letters", "list", "--json").json
+    first = sendonce("dead-letters", "list", "--limit", "2")
+    rest = sendonce("dead-letters", "list", "--limit", "2", "--after", whole[1]["id"][:10])
+
+    assert f"More: `sendonce dead-letters list --limit 2 --after {whole[1]['id'][:10]}`" in " ".join(first.out.split())
+    assert whole[2]["id"][:10] in rest.out
+    assert whole[0]["id"][:10] not in rest.out
+    assert "More:" not in rest.out
+    assert sendonce("dead-letters", "list", "--json", "--limit", "1").json == whole[:1]
+    assert sendonce("dead-letters", "list", "--json", "--after", whole[2]["id"]).json == []
+    assert sendonce("dead-letters", "list", "--after", "nobody").code == 2

@@ -18,16 +18,18 @@ BY_A_JOB, BY_YOU = "A running job goes on with it.", "`sendonce run` goes on wit
     ("job", "said"),
     [
         (None, BY_YOU),
-        ({}, BY_A_JOB),
+        ({"silent_s": -60}, BY_A_JOB),
         ({"state": "ended"}, BY_YOU),
         ({"lanes": "critical,high"}, BY_YOU),
-        ({"silent_s": 120}, BY_YOU),
+        ({"silent_s": 2000}, BY_YOU),
+        ({"silent_s": 40}, "A job was last heard of "),
     ],
 )
 def test_resume_names_who_goes_on_with_it(
-    sendonce: Call, store: Store, job: dict[str, object] | None, said: str
+    sendonce: Call, store: Store, monkeypatch: pytest.MonkeyPatch, job: dict[str, object] | None, said: str
 ) -> None:
     """It promised a running job where none was."""
+    monkeypatch.setattr("sendonce.control.status.JOB_SILENT_S", 1_000.0)
     seal(store, "spring", [2], state="running")
     pause(store, "spring", "ann")
 
@@ -39,4 +41,7 @@ def test_resume_names_who_goes_on_with_it(
 
     store.transact(work, tag="test")
 
-    assert said in sendonce("resume", "spring").out
+    assert said in " ".join(sendonce("resume", "spring").out.split())
+    shown = " ".join(sendonce("status", "spring").out.split())
+    assert ("last heard of" in shown) == ("last heard of" in said)
+    assert (sendonce("status", "spring", "--json").json["jobs_heard_s"] is None) == (said == BY_YOU)
