@@ -86,7 +86,7 @@ def _changes(changes: list[ConfigChange]) -> Table:
 
 
 def _whole(change: ConfigChange) -> tuple[str, str, str]:
-    if not change.what.startswith(("lane ", "sender ")):
+    if change.what.startswith(("limit ", "guard ")):
         return "", change.before, change.after
     words = [
         ", ".join(

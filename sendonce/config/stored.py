@@ -35,10 +35,10 @@ class ConfigChange:
     def fields(self) -> list[tuple[str, str, str]]:
         """What is other inside: field, before, after, in words; "" where there is none. References, never secrets.
 
-        A lane's and a sender's limits are changes of their own and are left out here. What is no lane or sender has
-        one field without a name.
+        The limits of a lane, a sender or a group are changes of their own and are left out here. What is none of them
+        has one field without a name.
         """
-        if not self.what.startswith(("lane ", "sender ")):
+        if not self.what.startswith(("lane ", "sender ", "domain ")):
             return [("", self.before, self.after)]
         before, after = (_inside(text) for text in (self.before, self.after))
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -46,9 +46,9 @@ class ConfigChange:
 
 
 def _inside(value: str) -> dict[str, str]:
-    """The fields of a lane or a sender as they are shown; what is not set is left out."""
+    """The fields of a lane, a sender or a group as they are shown; what is not set is left out."""
     fields = orjson.loads(value) if value else {}
-    shown = {name: found for name, found in fields.items() if name not in ("name", "limits")}
+    shown = {name: found for name, found in fields.items() if name not in ("name", "limits", "warm_up")}
     return {
         name: found if isinstance(found, str) else orjson.dumps(found).decode()
         for name, found in shown.items()

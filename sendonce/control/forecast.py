@@ -22,7 +22,8 @@ from sendonce.stores.base import Reader, Store
 class Forecast:
     """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
     neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope; those of mailbox
-    groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`. rehearsal: the last one, or None.
+    groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`.
+    rehearsal: the last one; None if there was none.
     """
 
     campaign: Campaign

@@ -15,6 +15,7 @@ import orjson
 from schemas.ordinals import unpack
 from schemas.tables import Attempt, Batch, Campaign, Limit, Permit, Setting
 from sendonce.config import LANE_NAMES, LimitSetting
+from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
 from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
 from sendonce.control.stops import Stop, stops_of
@@ -30,9 +31,9 @@ SPEED_OVER_S: Final = 60.0
 class LimitUse:
     """One limit. text: as people wrote it. free: recipients that it passes now; None for a plan that is over.
 
-    most: of how many, the bucket's burst or the cap of the window that ends now. used: most - free, for a cap what was
-    granted in the window. slow: what the provider's throttling left of a rate, 1 for all of it. next_at: when the next
-    permit is due; None when there is one now.
+    most: of how many, the bucket's burst or the cap of the window that ends now. used: what is missing in the bucket,
+    or what the cap counts in the window. slow: what the provider's throttling left of a rate, 1 for all of it.
+    next_at: when the next permit is due; None when there is one now.
     """
 
     name: str
@@ -130,7 +131,7 @@ def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:
     now = reader.now()
     settings = {
         f"{row.kind}:{row.name}": orjson.loads(row.value)
-        for kind in ("lane", "sender")
+        for kind in ("lane", "sender", "domain")
         for row in reader.scan(Setting, kind)
     }
     limits = reader.scan(Limit)
@@ -166,16 +167,25 @@ def _use(reader: Reader, limit: Limit, setting: dict[str, Any], now: datetime) -
         used = limit.burst - (free or 0)
         most: int | None = limit.burst
     else:
-        since = now - timedelta(seconds=limit.window_s)
+        since = reader.pace() - timedelta(seconds=limit.window_s)
         used = sum(permit.n for permit in reader.scan(Permit, limit.scope, index="permits_by_use", after=since))
-        most = None if free is None else free + used
+        most = most_at(limit, now)
     answer = ask(reader, [limit], 1, now)
     next_at = answer.until if isinstance(answer, Wait) else None
-    return LimitUse(limit.name, _text(limit, setting), limit.kind, free, used, most, limit.slow, next_at)
+    return LimitUse(limit.name, _text(limit, setting, now), limit.kind, free, used, most, limit.slow, next_at)
 
 
-def _text(limit: Limit, setting: dict[str, Any]) -> str:
-    """As it was written: a rate of 900/min is kept as 15/s, and means the same, but nobody looks for it."""
+def _text(limit: Limit, setting: dict[str, Any], now: datetime) -> str:
+    """As it was written: a rate of 900/min is kept as 15/s, and means the same, but nobody looks for it.
+
+    Of a plan, its step of now: the whole may be long.
+    """
+    if limit.plan is not None and limit.starts_at is not None:
+        steps = len(orjson.loads(limit.plan))
+        step = int((now - limit.starts_at).total_seconds() // limit.window_s) + 1
+        if step < 1:
+            return f"warm-up, nothing before {limit.starts_at:%Y-%m-%d %H:%M} UTC"
+        return f"warm-up, day {step} of {steps}" if step <= steps else "warm-up, over"
     for written in setting.get("limits", []):
         made = LimitSetting.model_validate(written)
         if made.name == limit.name and limit_text(made.row(limit.scope)) == limit_text(limit):

@@ -128,3 +128,27 @@ def test_scopes_of_other_kinds_appear_by_themselves(world: World) -> None:
     assert found.per_s == pytest.approx(0.1)
     assert [(w.recipients, w.what, w.until) for w in found.waiting] == [(4, "9/day", now + timedelta(hours=1))]
     assert list(scopes(world))[-1] == "domain:google"
+
+
+@pytest.mark.parametrize(
+    ("days", "text", "most", "free"),
+    [
+        (-1, "warm-up, nothing before {0:%Y-%m-%d %H:%M} UTC", 0, 0),
+        (0, "warm-up, day 1 of 3", 10, 10),
+        (2.5, "warm-up, day 3 of 3", 40, 40),
+        (3, "warm-up, over", None, None),
+    ],
+)
+def test_a_warm_up_shows_the_step_of_now(
+    world: World, days: float, text: str, most: int | None, free: int | None
+) -> None:
+    starts = world.clock.at + timedelta(days=2)
+    world.campaign([4])
+    plan = Limit("warmup:outbox", "cap:86400", "cap", most=40, window_s=86400.0, starts_at=starts, plan="[10,20,40]")
+    world.limit(plan)
+    world.clock.at = starts + timedelta(days=days)
+
+    (use,) = scopes(world)["warmup:outbox"].limits
+
+    assert (use.text, use.most, use.free) == (text.format(starts), most, free)
+    assert [w.recipients for w in scopes(world)["lane:bulk"].waiting] == ([4] if days < 0 else [])
