@@ -77,7 +77,8 @@ def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:
     made = table("", "limit", "free", "next permit", "speed", right=("free", "next permit", "speed"))
     for scope in scopes:
         name = _name(scope.scope) + (f" → {scope.sender}" if scope.sender else "")
-        speed = "-" if scope.per_s is None else f"{number(scope.per_s, 1)}/s"
+        digits = 2 if scope.per_s and scope.per_s < 1 else 1
+        speed = "-" if scope.per_s is None else f"{number(scope.per_s, digits)}/s"
         rows = [_limit_cells(use, at) for use in scope.limits] or [("no limit", "-", "now")]
         for row in rows:
             made.add_row(name, *row, speed)
