@@ -35,13 +35,17 @@ def submit(session: Session, campaign: str, yes: bool) -> None:
             raise obstacle
         if not session.as_json:
             out().print(_plan(plan))
-            if warning := _unrehearsed(plan):
-                out().print(Text(warning, "yellow"))
+        if warning := _unrehearsed(plan):
+            err().print(Text(warning, "yellow"))
         if plan.real and not yes:
             _ask(plan)
     change = campaigns.submit(session.store, campaign, session.by)
     hint = change.note or "`sendonce run` sends it; `sendonce status` shows how far it is."
-    _tell(session, change, hint, {} if plan is None else {"plan": plan.as_json()})
+    if plan is None:
+        _tell(session, change, hint)
+    else:
+        rehearsal = plan.rehearsal.as_json() if plan.rehearsal else None
+        _tell(session, change, hint, {"plan": plan.as_json(), "rehearsal": rehearsal})
 
 
 def _ask(plan: Forecast) -> None:
@@ -51,9 +55,7 @@ def _ask(plan: Forecast) -> None:
             f"{plan.campaign.campaign_id} --yes` starts it",
             "not_confirmed",
         )
-    warning = "Some get no letter. " if plan.rehearsal and plan.rehearsal.failed else ""
-    warning = warning if plan.rehearsal else "Not rehearsed. "
-    click.confirm(f"{warning}Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
+    click.confirm(f"Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
 
 
 def _plan(plan: Forecast) -> Table:

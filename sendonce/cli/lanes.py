@@ -14,7 +14,8 @@ from sendonce.cli.output import counted, duration, moment, number, out, print_js
 from sendonce.cli.session import Session, with_session
 from sendonce.cli.status import stop_text
 from sendonce.config import lanes_in
-from sendonce.delivery.lane_use import LimitUse, ScopeUse, Waiting, lane_uses
+from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
+from sendonce.delivery.lane_use import lane_uses
 
 _WAITS = {
     "paused": "are in a paused campaign",
@@ -42,9 +43,9 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
     With --json: {at, scopes}; with --watch too, one line for each look. A scope:
       scope             lane:NAME, sender:NAME, or that of another limit
       sender            the lane's; null for other scopes
-      limits            name, limit (as written), kind (rate, cap), most, used,
-                        free, slow (1, or what throttling left of a rate),
-                        next_permit_at (null: now)
+      limits            name, limit (as written; of a warm-up its day), kind
+                        (rate, cap), most, used, free, slow (1, or what
+                        throttling left of a rate), next_permit_at (null: now)
       recipients_per_s  over the last minute; null where it is not known
       open              recipients without an outcome in campaigns not over
       waiting           reason, recipients, scope, limit, until
@@ -88,7 +89,7 @@ def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:
 
 
 def _name(scope: str) -> str:
-    return scope.replace(":", " ")
+    return scope.replace(":", " ").replace("warmup ", "warm-up ")
 
 
 def _limit_cells(use: LimitUse, at: datetime) -> tuple[str, str, str]:

@@ -45,7 +45,6 @@ class Forecast:
             "from": self.campaign.from_address,
             "limits": self.limits,
             "at_least_s": None if self.seconds is None else round(self.seconds, 1),
-            "rehearsal": None if self.rehearsal is None else self.rehearsal.as_json(),
         }
 
 

@@ -20,95 +20,12 @@ from sendonce.config.stored import limit_text
 from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
 from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches
+from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
 from sendonce.delivery.limits import Wait, ask, limits_of, outlook
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 # Over which time a speed is measured.
 SPEED_OVER_S: Final = 60.0
-
-
-@dataclass(frozen=True)
-class LimitUse:
-    """One limit. text: as people wrote it. free: recipients that it passes now; None for a plan that is over.
-
-    most: of how many, the bucket's burst or the cap of the window that ends now. used: what is missing in the bucket,
-    or what the cap counts in the window. slow: what the provider's throttling left of a rate, 1 for all of it.
-    next_at: when the next permit is due; None when there is one now.
-    """
-
-    name: str
-    text: str
-    kind: str
-    free: int | None
-    used: int
-    most: int | None
-    slow: float
-    next_at: datetime | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "limit": self.text,
-            "kind": self.kind,
-            "most": self.most,
-            "used": self.used,
-            "free": self.free,
-            "slow": round(self.slow, 4),
-            "next_permit_at": _iso(self.next_at),
-        }
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Recipients that wait for one thing.
-
-    reason: `limit`, the kind of a `Stop`, `paused`, `halted` (their campaign), or what their batch was sent away for
-    (`retry`, …). what: the scope that decides; for a limit, its text. until: None when it does not end by itself.
-    """
-
-    reason: str
-    recipients: int
-    scope: str = ""
-    what: str = ""
-    until: datetime | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "reason": self.reason,
-            "recipients": self.recipients,
-            "scope": self.scope or None,
-            "limit": self.what or None,
-            "until": _iso(self.until),
-        }
-
-
-@dataclass(frozen=True)
-class ScopeUse:
-    """A lane, a sender, or another scope that has limits.
-
-    sender: the lane's. per_s: recipients a second handed to the provider over the last minute; None where nothing
-    tells. open: recipients without an outcome in campaigns of the lane that are not over (of the lanes of a sender).
-    waiting: of those, who waits for what; the others are due or under way. stops: what keeps it from sending.
-    """
-
-    scope: str
-    sender: str | None
-    limits: list[LimitUse]
-    per_s: float | None
-    open: int
-    waiting: list[Waiting]
-    stops: list[Stop]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "scope": self.scope,
-            "sender": self.sender,
-            "limits": [limit.as_json() for limit in self.limits],
-            "recipients_per_s": None if self.per_s is None else round(self.per_s, 2),
-            "open": self.open,
-            "waiting": [waiting.as_json() for waiting in self.waiting],
-            "stops": [stop.as_json() for stop in self.stops],
-        }
 
 
 @dataclass
@@ -184,8 +101,8 @@ def _text(limit: Limit, setting: dict[str, Any], now: datetime) -> str:
         steps = len(orjson.loads(limit.plan))
         step = int((now - limit.starts_at).total_seconds() // limit.window_s) + 1
         if step < 1:
-            return f"warm-up, nothing before {limit.starts_at:%Y-%m-%d %H:%M} UTC"
-        return f"warm-up, day {step} of {steps}" if step <= steps else "warm-up, over"
+            return f"nothing before {limit.starts_at:%Y-%m-%d %H:%M} UTC"
+        return f"day {step} of {steps}" if step <= steps else "over"
     for written in setting.get("limits", []):
         made = LimitSetting.model_validate(written)
         if made.name == limit.name and limit_text(made.row(limit.scope)) == limit_text(limit):
@@ -328,7 +245,3 @@ def _merged(found: Iterable[Waiting]) -> list[Waiting]:
         Waiting(reason, times, scope, what, min(until[reason, scope, what], default=None))
         for (reason, scope, what), times in recipients.most_common()
     ]
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat().replace("+00:00", "Z")

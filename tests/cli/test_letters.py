@@ -318,7 +318,8 @@ def test_submit_warns_of_a_missing_and_of_a_failed_rehearsal(sendonce: Call, loa
     sendonce("rehearse", "good")
     sendonce("rehearse", "again")
 
-    said = {name: " ".join(sendonce("submit", name).out.split()) for name in ("good", "new", "again")}
+    answers = {name: sendonce("submit", name) for name in ("good", "new", "again")}
+    said = {name: " ".join((answer.out + answer.err).split()) for name, answer in answers.items()}
     failed = sendonce("rehearse", loaded, "--json").json["failed"]
 
     assert "1 letter at" in said["good"]
@@ -326,7 +327,7 @@ def test_submit_warns_of_a_missing_and_of_a_failed_rehearsal(sendonce: Call, loa
     assert "Not rehearsed: `sendonce rehearse new` renders every letter" in said["new"]
     assert "1 recipient would get no letter" in said["again"]
     assert "`sendonce rehearse again` names them" in said["again"]
-    assert sendonce("submit", loaded, "--json").json["plan"]["rehearsal"]["failed"] == failed == 1
+    assert sendonce("submit", loaded, "--json").json["rehearsal"]["failed"] == failed == 1
 
 
 def test_a_rehearsal_of_what_runs_changes_nothing(sendonce: Call, store: Store, loaded: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from schemas.tables import Limit, Permit
 from sendonce.control.stops import stop_sending
-from sendonce.delivery.lane_use import ScopeUse, lane_uses
+from sendonce.delivery.lane_report import ScopeUse
+from sendonce.delivery.lane_use import lane_uses
 from tests.delivery.world import TERMS, World
 
 OUTBOX = replace(TERMS, sender="outbox", scopes=("lane:bulk", "sender:outbox"))
@@ -133,10 +134,10 @@ def test_scopes_of_other_kinds_appear_by_themselves(world: World) -> None:
 @pytest.mark.parametrize(
     ("days", "text", "most", "free"),
     [
-        (-1, "warm-up, nothing before {0:%Y-%m-%d %H:%M} UTC", 0, 0),
-        (0, "warm-up, day 1 of 3", 10, 10),
-        (2.5, "warm-up, day 3 of 3", 40, 40),
-        (3, "warm-up, over", None, None),
+        (-1, "nothing before {0:%Y-%m-%d %H:%M} UTC", 0, 0),
+        (0, "day 1 of 3", 10, 10),
+        (2.5, "day 3 of 3", 40, 40),
+        (3, "over", None, None),
     ],
 )
 def test_a_warm_up_shows_the_step_of_now(
