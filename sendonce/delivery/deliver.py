@@ -142,6 +142,7 @@ class _Run:
         self._seen = seen
         self._refused_at_render = frozenset(facts.outcomes)
         self._requests = 0
+        self._after_probe = 0
 
     def go(self) -> Delivery:
         """Claim the batch, then go on as its owner."""
@@ -185,7 +186,9 @@ class _Run:
                 failpoint("S3")
                 report = self._call(mine, prepared, started_s, repeated=repeated)
                 repeated = False
+                self._most, self._after_probe = self._after_probe or self._most, 0
             else:
+                self._after_probe = self._most if turn.reason == protocol.PROBE else self._after_probe
                 self._most = self._most if turn.size is None else turn.size
                 self._shares.cut(turn.cuts)
             prepared, ask = self._next(mine, report.outcomes if report else {}, report)

@@ -55,6 +55,9 @@ DOMAIN = "domain:"
 # Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
 PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
 
+# Why an owner makes its next request, and only that one, smaller than it wanted.
+PROBE = "probe"
+
 # -- plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +210,9 @@ def reclaim(
         permit_at=now,
         visible_at=None,
     )
+    probe = health.probe(tx, terms, found.attempt_id, now, worker_id)
+    if probe is not None:
+        tx.put(probe)
     tx.put(mine)
     return Turn(Move.GO, mine)
 
@@ -362,6 +368,9 @@ def _proceed(
     leased = replace(mine, heartbeat_at=COMMIT_TIME, lease_s=terms.times.lease_s, visible_at=None, **batches.NO_INTENT)
     if any(mine.outcomes[ordinal] != Outcome.OPEN for ordinal in ask.ordinals):
         return end(leased, "struck_out", move=Move.AGAIN)
+    probe = health.probe(tx, terms, ask.attempt_id, now, mine.worker_id or "") if sender is None else None
+    if probe is not None and len(ask.ordinals) > health.PROBE_RECIPIENTS:
+        return replace(end(leased, PROBE, move=Move.AGAIN), size=health.PROBE_RECIPIENTS)
     answer = limits.ask(tx, scopes, len(ask.ordinals), now)
     if isinstance(answer, limits.Wait):
         if (answer.until - now).total_seconds() <= terms.hold_max_s:
@@ -373,7 +382,6 @@ def _proceed(
         return replace(end(leased, "cut", move=Move.AGAIN), size=size, cuts=cuts)
     for drawn, grant in ((scopes, answer), *grants):
         limits.take(tx, drawn, grant, ask.attempt_id, now, terms.times.longest_call_s)
-    probe = health.probe(tx, terms, now, terms.times.lease_s, mine.worker_id or "") if sender is None else None
     if probe is not None:
         tx.put(probe)
     intent = replace(
@@ -403,13 +411,17 @@ def _closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
 
 
 def _blocked(tx: Tx, terms: Terms, now: datetime, sender: health.Health | None = None) -> limits.Wait | None:
-    """What keeps this lane or sender from sending now. What has no end by itself is looked at again after a window."""
+    """What keeps this lane or sender from sending now, to be looked at again after a window.
+
+    It may end earlier than it says (a probe is accepted, a person mends it), and no plan is made before it has.
+    """
     stops = stops_of(tx, terms.lane, terms.sender, now)
     if sender is not None and sender.switch is None:
         stops = [stop for stop in stops if stop.scope != f"sender:{terms.sender}"]
     if not stops:
         return None
-    return limits.Wait(stops[0].until or now + timedelta(seconds=terms.times.window_s), stops[0].kind)
+    soon = now + timedelta(seconds=terms.times.window_s)
+    return limits.Wait(min(stops[0].until or soon, soon), stops[0].kind)
 
 
 def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
