@@ -1,6 +1,7 @@
 """`sendonce submit | pause | resume | cancel CAMPAIGN`."""
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,25 +14,33 @@ from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.status import silent_text
 from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, Change
+from sendonce.control.expiry import NEVER, end_of, read_end, with_end
 from sendonce.control.forecast import Forecast, forecast
-from sendonce.control.guards import campaign_obstacle
+from sendonce.control.guards import start_obstacle
 from sendonce.control.status import running_jobs
 
 
 @click.command()
 @click.argument("campaign")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed in scripts, where the sender is a real one.")
+@click.option("--expires", metavar="TIME", help="Send nothing from then on: 2026-12-24T18:00+01:00, or `never`.")
 @with_session
-def submit(session: Session, campaign: str, yes: bool) -> None:
+def submit(session: Session, campaign: str, yes: bool, expires: str | None) -> None:
     """Start a loaded CAMPAIGN: from now on every job sends it.
 
     Shows to how many, by which sender, from whom and until when, and what the last rehearsal found; asks first unless
     the sender is the outbox. Submitting twice is harmless. A campaign that was paused since stays paused.
+
+    Whoever was not sent to before --expires gets the outcome `expired`, whatever held things up. TIME has an offset or
+    a zone ("2026-12-24 18:00 Europe/Paris"); submitting again with another one changes the end.
     """
+    end = read_end(expires) if expires is not None else None
     row = campaigns.get_campaign(session.store, campaign)
     plan = forecast(session.store, campaign) if row.state == READY else None
     if plan is not None:
-        if obstacle := session.store.read(lambda reader: campaign_obstacle(reader, row)):
+        row = row if end is None else with_end(row, end)
+        plan = replace(plan, campaign=row)
+        if obstacle := session.store.read(lambda reader: start_obstacle(reader, row)):
             raise obstacle
         if not session.as_json:
             out().print(_plan(plan))
@@ -39,8 +48,10 @@ def submit(session: Session, campaign: str, yes: bool) -> None:
             err().print(Text(warning, "yellow"))
         if plan.real and not yes:
             _ask(plan)
-    change = campaigns.submit(session.store, campaign, session.by)
+    change = campaigns.submit(session.store, campaign, session.by, expires_at=end)
     hint = change.note or "`sendonce run` sends it; `sendonce status` shows how far it is."
+    if end is not None and plan is None and change.changed:
+        hint = "It ends no more." if end == NEVER else f"It ends {moment(end)}."
     if plan is None:
         _tell(session, change, hint)
     else:
@@ -69,6 +80,7 @@ def _plan(plan: Forecast) -> Table:
         ("from", plan.campaign.from_address),
         *(("limit", text) for text in plan.limits),
         ("takes", "not known yet" if plan.seconds is None else _at_least(plan.seconds)),
+        *(("ends", text) for text in _end(plan)),
     ]
     if plan.guards.allowed is not None:
         facts.append(("guard", "only recipients_allowed get a letter"))
@@ -93,6 +105,14 @@ def _unrehearsed(plan: Forecast) -> str:
         who = counted(plan.rehearsal.failed, "recipient")
         return f"{who} would get no letter, says the rehearsal of {moment(plan.rehearsal.at)}: {command} names them."
     return ""
+
+
+def _end(plan: Forecast) -> list[str]:
+    end = end_of(plan.campaign)
+    if end is None:
+        return []
+    late = plan.seconds is not None and datetime.now(UTC) + timedelta(seconds=plan.seconds) > end
+    return [f"{moment(end)}{', before everybody can be sent to: the rest gets `expired`' if late else ''}"]
 
 
 def _at_least(seconds: float) -> str:

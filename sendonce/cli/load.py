@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from sendonce.cli.output import counted, default_language_text, duration, err, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import LANE_NAMES
+from sendonce.control.expiry import NEVER, read_end
 from sendonce.control.load import LoadOptions, LoadProgress, LoadReport
 from sendonce.control.load import load as load_campaign
 from sendonce.control.suppressions import checked_list
@@ -36,6 +37,7 @@ _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
 @click.option(
     "--list", "list_name", metavar="NAME", help="Suppressions of this list hold, too; its links unsubscribe from it."
 )
+@click.option("--expires", metavar="TIME", help="Send nothing from then on. Like `submit --expires`.")
 @with_session
 def load(
     session: Session,
@@ -53,6 +55,7 @@ def load(
     priority: str | None,
     from_address: str | None,
     list_name: str | None,
+    expires: str | None,
 ) -> None:
     """Read a recipients FILE (CSV, NDJSON, Parquet) and seal it as CAMPAIGN.
 
@@ -75,6 +78,7 @@ def load(
         from_address=from_address or manifest_of(source).from_address or session.config.from_address or None,
         unsubscribe_base_url=_unsubscribe(session, source, lane),
         list_name=checked_list(list_name) if list_name else "",
+        expires_at=end if (end := read_end(expires) if expires else NEVER) != NEVER else None,
         rejects_folder=session.rejects_folder,
     )
     with _Bar() as bar:

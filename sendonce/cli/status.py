@@ -23,6 +23,7 @@ from sendonce.cli.output import (
 )
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
+from sendonce.control.expiry import end_of
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
 
@@ -161,6 +162,8 @@ def _pace(found: Status) -> Text:
         pieces.append(f"ended {moment(found.campaign.finished_at)}")
     elif found.campaign.started_at:
         pieces.append(f"started {moment(found.campaign.started_at)}")
+    if not found.campaign.finished_at and (end := end_of(found.campaign)) is not None:
+        pieces.append(f"expires {moment(end)}")
     pieces.append(f"active {duration(found.active_s)}")
     return Text(" · ".join(pieces), "dim")
 

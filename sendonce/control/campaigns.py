@@ -9,13 +9,15 @@ and the web. `seq` is a publisher's number: one that is not newer than the last 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from hashlib import blake2b
 from typing import Final, Optional
 
 from schemas.tables import Campaign, Decision
 from sendonce.control.early_cancels import take_early_cancel
+from sendonce.control.expiry import check_end, end_of, with_end
 from sendonce.control.faults import UnknownCampaign, WrongState
-from sendonce.control.guards import campaign_obstacle
+from sendonce.control.guards import start_obstacle
 from sendonce.stores.base import Store, Tx
 
 LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
@@ -52,15 +54,20 @@ _CANCEL: Final = {
 }
 
 
-def submit(store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None) -> Change:
+def submit(
+    store: Store, campaign_id: str, by: str, *, seq: Optional[int] = None, expires_at: Optional[datetime] = None
+) -> Change:
     """ready → running. A campaign that was submitted before, even if paused since, is left as it is.
+
+    expires_at: no request starts from then on; also changes the end of one that was submitted before. None: leaves the
+    end as it is; `expiry.NEVER` takes it away.
 
     One whose cancel came before it was loaded is cancelled instead: `after` is `cancelling`, the note says why.
 
-    UnknownCampaign; WrongState while it loads, and once it has ended; NotReady if its sender may not work from this
-    store, or bulk letters would go out by a real sender without unsubscribe links.
+    UnknownCampaign; BadEnd; WrongState while it loads, and once it has ended; NotReady if its end is past, its sender
+    may not work from this store, or bulk letters would go out by a real sender without unsubscribe links.
     """
-    return _move(store, campaign_id, by, seq, "submit", _SUBMIT)
+    return _move(store, campaign_id, by, seq, "submit", _SUBMIT, expires_at=expires_at)
 
 
 def pause(
@@ -99,6 +106,7 @@ def _move(
     action: str,
     moves: Mapping[str, str],
     reason: Optional[str] = None,
+    expires_at: Optional[datetime] = None,
 ) -> Change:
     def work(tx: Tx) -> Change:
         row = tx.get(Campaign, campaign_id)
@@ -113,9 +121,13 @@ def _move(
         if after is None:
             raise WrongState(campaign_id, row.state, action)
         changed = after != row.state
-        if after == RUNNING and changed and action == "submit" and (obstacle := campaign_obstacle(tx, row)) is not None:
+        now, end_before = tx.now(), end_of(row)
+        if expires_at is not None:
+            check_end(expires_at, now)
+            row = with_end(row, expires_at)
+        moved = end_of(row) != end_before
+        if after == RUNNING and changed and action == "submit" and (obstacle := start_obstacle(tx, row)) is not None:
             raise obstacle
-        now = tx.now()
         if changed:
             started = row.started_at or (now if after == RUNNING else None)
             ended = now if after in ENDED else None
@@ -126,10 +138,10 @@ def _move(
                 canceller = "trigger" if called_off else by
                 tx.put(Decision(_decision_id("cancel", campaign_id), campaign_id, "cancel", now, canceller))
         before, row = row.state, replace(row, state=after, seq=row.seq if seq is None else seq)
-        if changed or seq is not None:
+        if changed or moved or seq is not None:
             tx.put(row)
         note = _CALLED_OFF if called_off else "" if changed else _already(after)
-        return Change(campaign_id, before, after, changed, note)
+        return Change(campaign_id, before, after, changed or moved, note)
 
     return store.transact(work, tag=action)
 

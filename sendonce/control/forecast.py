@@ -10,6 +10,7 @@ import orjson
 from schemas.tables import Campaign, Limit, Progress, Setting
 from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
+from sendonce.control.expiry import end_of, text_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.guards import Guards, guards_in, is_real
 from sendonce.control.last_rehearsal import LastRehearsal, last_rehearsal
@@ -38,12 +39,14 @@ class Forecast:
     rehearsal: Optional[LastRehearsal]
 
     def as_json(self) -> dict[str, Any]:
+        end = end_of(self.campaign)
         return {
             "recipients": self.recipients,
             "sender": self.sender,
             "adapter": self.adapter,
             "from": self.campaign.from_address,
             "limits": self.limits,
+            "expires_at": None if end is None else text_of(end),
             "at_least_s": None if self.seconds is None else round(self.seconds, 1),
         }
 

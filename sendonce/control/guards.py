@@ -11,16 +11,18 @@ import orjson
 
 from schemas.tables import Campaign, Meta, Setting
 from sendonce.addresses import BadAddress, normalise
+from sendonce.control.expiry import end_of
 from sendonce.control.faults import ControlFault
 from sendonce.control.stops import sender_of
 from sendonce.stores.base import Reader
 
 NO_UNSUBSCRIBE: Final = "no_unsubscribe"
 NO_GUARD: Final = "no_guard"
+EXPIRED: Final = "expired"
 
 
 class NotReady(ControlFault):
-    """A campaign that may not start as things are. `reason`: no_guard, no_unsubscribe."""
+    """A campaign that may not start as things are. `reason`: no_guard, no_unsubscribe, expired."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -78,8 +80,20 @@ def sender_obstacle(reader: Reader, sender: str) -> str:
     )
 
 
+def start_obstacle(reader: Reader, campaign: Campaign) -> Optional[NotReady]:
+    """Why a campaign must not be started as things are; None if it may. One that runs may meet its end."""
+    end = end_of(campaign)
+    if end is not None and end <= reader.now():
+        return NotReady(
+            f"campaign {campaign.campaign_id} cannot start: its end ({end:%Y-%m-%d %H:%M:%S} UTC) is past; `sendonce "
+            f"submit {campaign.campaign_id} --expires TIME` gives it a later one",
+            EXPIRED,
+        )
+    return campaign_obstacle(reader, campaign)
+
+
 def campaign_obstacle(reader: Reader, campaign: Campaign) -> Optional[NotReady]:
-    """Why a campaign must not start as things are; None if it may."""
+    """Why no letter of a campaign may be made as things are; None if it may."""
     sender = sender_of(reader, campaign)
     if problem := sender_obstacle(reader, sender):
         return NotReady(f"campaign {campaign.campaign_id} cannot start: {problem}", NO_GUARD)

@@ -21,6 +21,7 @@ import orjson
 
 from schemas.ids import address_key, campaign_id_problem
 from schemas.tables import COMMIT_TIME, Campaign
+from sendonce.control.expiry import check_end
 from sendonce.control.load_faults import LoadFailed, LoadFault
 from sendonce.control.load_plan import KEPT, LoadOptions, LoadReport, already_loaded, campaign_row, identity_of
 from sendonce.control.raw_rows import FileOptions
@@ -63,9 +64,9 @@ def load(
 ) -> LoadReport:
     """Load a file into a new campaign and seal it: state `ready`, template pinned. The same again changes nothing.
 
-    LoadFault: the file, an option or the campaign forbids it. LoadFailed: disk, folder, or another load took over.
-    TemplateFault for a template from which no letter can be made; StoreError from the store. After any of them, and
-    after a kill, no snapshot is there, and the same call starts over.
+    LoadFault, BadEnd: the file, an option or the campaign forbids it. LoadFailed: disk, folder, or another load took
+    over. TemplateFault for a template from which no letter can be made; StoreError from the store. After any of them,
+    and after a kill, no snapshot is there, and the same call starts over.
     """
     started = time.monotonic()
     problem = campaign_id_problem(campaign_id)
@@ -84,6 +85,8 @@ def load(
         if there is not None:
             return already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
         try:
+            if options.expires_at is not None:
+                check_end(options.expires_at, store.read(lambda reader: reader.now()))
             with _patient_collector():
                 fit = TemplateFit(template)
                 return _Load(store, plan, file, snapshot, token, options, progress, fit).run(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Optional
 
@@ -9,6 +10,7 @@ import orjson
 
 from schemas.tables import COMMIT_TIME, Campaign
 from sendonce.addresses import BadAddress, sender_address
+from sendonce.control.expiry import EXPIRES_AT, text_of
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
 from sendonce.control.suppressions import EVERYWHERE, checked_list
@@ -26,7 +28,7 @@ class LoadOptions:
     `column_map` goes from our name, a field or a variable, to the file's column. `strict` rejects rows with an unknown
     locale or time zone, which otherwise get the default and a counted warning. `sender` "" is the lane's;
     `unsubscribe_base_url` "" makes letters without unsubscribe links. `list_name`: a list whose suppressions hold
-    beside those for all letters, and which the links take people off.
+    beside those for all letters, and which the links take people off. `expires_at`: the campaign's end, in UTC.
     """
 
     format: Optional[str] = None
@@ -43,6 +45,7 @@ class LoadOptions:
     from_address: Optional[str] = None
     unsubscribe_base_url: str = ""
     list_name: str = ""
+    expires_at: Optional[datetime] = None
     rejects_folder: Path = Path(".sendonce/rejects")
 
 
@@ -115,6 +118,8 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
         "unsubscribe_base_url": options.unsubscribe_base_url,
         "list": checked_list(options.list_name or EVERYWHERE),
     }
+    if options.expires_at is not None:
+        settled[EXPIRES_AT] = text_of(options.expires_at)
     return Campaign(
         campaign_id=campaign_id,
         kind="campaign",

@@ -7,6 +7,7 @@ from typing import Any, Optional
 from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign, Job, Limit, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
+from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
 from sendonce.control.stops import Stop, sender_of, stops_of
@@ -92,6 +93,7 @@ class Status:
             "created_at": _iso(self.campaign.created_at),
             "started_at": _iso(self.campaign.started_at),
             "finished_at": _iso(self.campaign.finished_at),
+            "expires_at": _iso(end_of(self.campaign)),
         }
 
 

@@ -89,7 +89,8 @@ def apply_trigger(store: Store, trigger: Trigger, by: str) -> Change:
 
     What comes after a campaign has ended, or after its cancel, changes nothing: that is a late message and no fault of
     whoever sent it, though the same call of a person is refused. A cancel before its campaign is kept, with the states
-    "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`.
+    "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`,
+    `expired`.
     """
     try:
         return _ACTIONS[trigger.kind](store, trigger.campaign_id, by, seq=trigger.seq)

@@ -54,24 +54,20 @@ def sweep_cancelled(store: Store, campaign_id: str, limit: int) -> int:
         return 0
     key, outbound_log = store_key(store), _outbound_log(store, campaign)
     closed = 0
-    for batch_no in _unowned(store, campaign_id, limit):
+    for batch_no in store.read(lambda reader: unowned(reader, campaign_id, limit)):
         work = partial(protocol.cancel, key=key, campaign_id=campaign_id, batch_no=batch_no, outbound_log=outbound_log)
         closed += store.transact(work, tag="cancel_batch") is not None
     return closed
 
 
-def _unowned(store: Store, campaign_id: str, limit: int) -> list[int]:
-    """Numbers of batches that wait for an owner."""
-
-    def look(reader: Reader) -> list[int]:
-        found: list[int] = []
-        for state in (batches.PENDING, batches.QUEUED):
-            left = limit - len(found)
-            rows = reader.scan(Batch, ANY_SHARD, campaign_id, state, index="batches_open", limit=left) if left else []
-            found += [row.batch_no for row in rows]
-        return found
-
-    return store.read(look)
+def unowned(reader: Reader, campaign_id: str, limit: int) -> list[int]:
+    """Numbers of up to `limit` batches that wait for an owner."""
+    found: list[int] = []
+    for state in (batches.PENDING, batches.QUEUED):
+        left = limit - len(found)
+        rows = reader.scan(Batch, ANY_SHARD, campaign_id, state, index="batches_open", limit=left) if left else []
+        found += [row.batch_no for row in rows]
+    return found
 
 
 def _outbound_log(store: Store, campaign: Campaign) -> str:

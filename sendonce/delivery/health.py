@@ -58,7 +58,9 @@ def after_report(
     if before is not None and before.kind not in PASSING:
         # Whoever stopped the sender by hand, or halted it meanwhile, is not overruled by what was still in flight.
         healthy = not (report.halts or report.throttled) and _was_answered(report)
-        return Health(before, [sped_up(limit, reader.pace()) for limit in scopes] if healthy else list(scopes), open=not healthy)
+        return Health(
+            before, [sped_up(limit, reader.pace()) for limit in scopes] if healthy else list(scopes), open=not healthy
+        )
     if report.halts:
         return Health(Switch(scope, HALTED, now, by, report.reason), list(scopes), open=True)
     if report.throttled:

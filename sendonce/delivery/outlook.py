@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign, Limit
 from sendonce.config.stored import limit_text
+from sendonce.control.expiry import is_over
 from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches, limits
 from sendonce.delivery.group_line import GroupLine
@@ -110,8 +111,8 @@ def _moments(
             line = GroupLine(reader, lane.terms, now)
             if pending.due_at > free_at and any(limit_waiters(reader, lane.terms, line, campaign_id, now)):
                 due.append((free_at, "limit"))
-    if campaign.state == "cancelling" and (pending or queued):
-        due.append((now, "cancel"))
+    if (pending or queued) and (campaign.state == "cancelling" or is_over(campaign, None, now)):
+        due.append((now, "close"))
     return due, waits
 
 

@@ -16,6 +16,7 @@
                                                      -> pending           no intent was open: nothing to doubt
     settle       in doubt, held                      -> done | pending | held, by proof or by a recorded decision
     cancel       pending, queued                     -> cancelled
+    end_expired  pending, queued                     -> done              its end, or its campaign's, is past
 
 Every function runs inside `Store.transact`: it reads first and writes afterwards, has no other effect, and may run
 several times. A request is sent only after a transaction that answered GO has committed. A lost commit reply is
@@ -38,6 +39,7 @@ from schemas.tables import (
     Limit,
     Recipient,
 )
+from sendonce.control.expiry import is_over
 from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
@@ -292,6 +294,7 @@ def _unsent(
         batch = batches.apply(batch, dict.fromkeys(unsent, Outcome.EXHAUSTED))
         if batch.n_open == 0:
             return batches.finished(replace(batch, tries=tries), now)
+        tries = 0  # the batch's other recipients have had no try of their own yet
     due_at = now + timedelta(seconds=report.wait_s or 0.0)
     return batches.waiting(replace(batch, tries=tries), due_at, report.reason or None)
 
@@ -347,7 +350,7 @@ def _proceed(
 
     if campaign.state in ("cancelling", "cancelled"):
         return end(_closed(mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
-    if mine.expires_at is not None and mine.expires_at <= now:
+    if is_over(campaign, mine, now):
         return end(_closed(mine, Outcome.EXPIRED, now, batches.DONE), "expired")
     refused = {o: outcome for o, outcome in rendered.outcomes.items() if mine.outcomes[o] == Outcome.OPEN}
     mine = batches.apply(mine, {**refused, **_struck(tx, mine, rendered)})
@@ -529,9 +532,24 @@ def cancel(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: st
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is None or found.state not in (batches.PENDING, batches.QUEUED):
         return None
+    return _close_unowned(tx, key, found, Outcome.CANCELLED, batches.CANCELLED, outbound_log)
+
+
+def end_expired(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: str) -> Batch | None:
+    """Close a batch that nobody owns and whose end is past: what blocks its lane or sender keeps nobody open."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    campaign = tx.get(Campaign, campaign_id)
+    if found is None or campaign is None or found.state not in (batches.PENDING, batches.QUEUED):
+        return None
+    if not is_over(campaign, found, tx.now()):
+        return None
+    return _close_unowned(tx, key, found, Outcome.EXPIRED, batches.DONE, outbound_log)
+
+
+def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: str, outbound_log: str) -> Batch:
     now = tx.now()
     names = names_of(tx, key, found)
-    after = replace(_closed(found, Outcome.CANCELLED, now, batches.CANCELLED), token=found.token + 1)
+    after = replace(_closed(found, outcome, now, state), token=found.token + 1)
     write_rows(tx, outbound_log, found, after, names, None, now)
     tx.put(after)
     return after

@@ -1,4 +1,4 @@
-"""What has to happen without anybody asking: expired leases, doubts, cancelled batches, progress, the end.
+"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end.
 
 Every state of a batch that is not final has a sweeper here, so that nothing is stuck because somebody died. All of
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
@@ -13,23 +13,25 @@ from sendonce.control.completion import settle_campaign
 from sendonce.control.progress import aggregate_progress
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import sweep_cancelled
+from sendonce.delivery.expiry import sweep_expired
 from sendonce.delivery.planner import lane_campaigns, open_batches
 from sendonce.delivery.resolver import Policy, settle_doubt
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store
 
-# Batches closed by one look of a cancelled campaign: a tick stays short, the next one goes on.
-CANCELLED_AT_ONCE = 200
+# Batches closed by one look of a campaign that was cancelled or is past its end: a tick stays short, the next goes on.
+CLOSED_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What one look at a lane changed."""
+    """What one look at a lane changed. expired: leases; too_late: batches past their end; ended: campaigns."""
 
     expired: int = 0
     settled: int = 0
     cancelled: int = 0
     ended: int = 0
+    too_late: int = 0
 
 
 def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: Callable[[], str]) -> Swept:
@@ -43,6 +45,7 @@ def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: C
             total.settled + swept.settled,
             total.cancelled + swept.cancelled,
             total.ended + swept.ended,
+            total.too_late + swept.too_late,
         )
     return total
 
@@ -64,7 +67,8 @@ def _sweep(
     settled = 0
     for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):
         settled += bool(settle_doubt(store, key, batch, terms, policy, new_id()))
-    cancelled = sweep_cancelled(store, campaign_id, CANCELLED_AT_ONCE)
+    cancelled = sweep_cancelled(store, campaign_id, CLOSED_AT_ONCE)
+    too_late = sweep_expired(store, key, campaign, terms.outbound_log, CLOSED_AT_ONCE)
     aggregate_progress(store, campaign_id, store.read(lambda reader: reader.now()))
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
-    return Swept(expired, settled, cancelled, int(ended))
+    return Swept(expired, settled, cancelled, int(ended), too_late)

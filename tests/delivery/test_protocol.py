@@ -122,6 +122,32 @@ def test_after_too_many_failures_in_a_row_the_recipients_are_refused_as_exhauste
     assert {row.outcome for row in world.outbound()} == {Outcome.EXHAUSTED}
 
 
+@pytest.mark.parametrize(("failures", "kinds"), [(11, "oo"), (12, "rr")])
+def test_the_twelfth_failure_in_a_row_is_the_last(world: World, failures: int, kinds: str) -> None:
+    """Other batches get through in between, so it is this one's fault and not the provider's."""
+    world.campaign([2, *[1] * 12])
+    for number in range(1, failures + 1):
+        world.pass_s(300)
+        references = {reference.batch_no: reference for reference in world.plan()}
+        down = world.sender([Scripted(Reply(Verdict.NOT_SENT, "http_503"))])
+        world.owner(down).deliver(world.render(references[0]))
+        world.owner(world.sender()).deliver(world.render(references[number]))
+        for other, reference in references.items():
+            if other not in (0, number):
+                world.store.transact(lambda tx, r=reference: protocol.release(tx, r, tx.now()), tag="test")
+    assert (world.kinds(), world.batch().tries) == (kinds, failures)
+
+
+def test_recipients_that_were_not_tried_yet_have_all_their_tries_left(world: World) -> None:
+    """A batch of two requests: the first is given up, the second fails once and must not go with it."""
+    world.campaign([2])
+    terms = replace(TERMS, most_tries=3)
+    for _ in range(4):
+        world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))], recipients=1), terms)
+        world.pass_s(1000)
+    assert (world.kinds(), world.batch().tries) == ("ro", 1)
+
+
 def test_a_sender_that_needs_a_person_halts_and_nothing_more_is_planned(world: World) -> None:
     world.campaign([2, 2])
     world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "disk_full", halts_sender=True))]))

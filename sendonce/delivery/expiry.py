@@ -1,0 +1,44 @@
+"""The end of campaigns and of batches: what nobody owns by then is closed as expired, whatever keeps it from sending.
+
+A batch that is being sent meets its end at its next advance, and one in doubt when that is settled. The rest would wait
+for as long as its lane is stopped, its sender halted or its limit used up; here it ends all the same.
+"""
+
+from functools import partial
+
+from schemas.tables import Campaign
+from sendonce.control.campaigns import HALTED, PAUSED, RUNNING
+from sendonce.control.expiry import is_over
+from sendonce.delivery import batches, protocol
+from sendonce.delivery.cancellation import unowned
+from sendonce.delivery.planner import open_batches
+from sendonce.stores.base import Reader, Store
+
+
+def sweep_expired(store: Store, key: bytes, campaign: Campaign, outbound_log: str, limit: int) -> int:
+    """Close up to `limit` pending or queued batches whose end is past; returns how many. Safe from anywhere."""
+    if campaign.state not in (RUNNING, PAUSED, HALTED):
+        return 0
+    closed = 0
+    for batch_no in store.read(lambda reader: _over(reader, campaign, limit)):
+        work = partial(
+            protocol.end_expired,
+            key=key,
+            campaign_id=campaign.campaign_id,
+            batch_no=batch_no,
+            outbound_log=outbound_log,
+        )
+        closed += store.transact(work, tag="expire_batch") is not None
+    return closed
+
+
+def _over(reader: Reader, campaign: Campaign, limit: int) -> list[int]:
+    now = reader.now()
+    if is_over(campaign, None, now):
+        return unowned(reader, campaign.campaign_id, limit)
+    if campaign.kind != "stream":
+        return []
+    waiting = [
+        row for state in (batches.PENDING, batches.QUEUED) for row in open_batches(reader, campaign.campaign_id, state)
+    ]
+    return [row.batch_no for row in waiting if is_over(campaign, row, now)][:limit]
