@@ -21,6 +21,9 @@ from sendonce.senders.http import Answer
 # A provider's wish to wait is taken within these bounds: a clock that is off must not stop a sender for years.
 SHORTEST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 3600.0
+# A number from here on is a moment, not a duration: 1973 in Unix seconds, 2001 in milliseconds.
+_UNIX_FROM: Final = 1e8
+_UNIX_MS_FROM: Final = 1e12
 
 # The request never reached what sends mail: the address, the method or the account's region is wrong, for everybody.
 _WRONG_PLACE: Final = frozenset({404, 405, 406, 415, 451})
@@ -134,19 +137,27 @@ def _scrubbed(message: str) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Seconds to wait, between 1 and 3,600: X-RateLimit-Reset (Unix seconds), else Retry-After (RFC 9110 10.2.3)."""
-    reset = _number(headers.get("x-ratelimit-reset", ""))
-    if reset is not None:
-        return _bounded(reset - now_s)
-    after = headers.get("retry-after", "")
-    seconds = _number(after)
-    if seconds is not None:
-        return _bounded(seconds)
+    """Seconds to wait, between 1 and 3,600: by X-RateLimit-Reset and Retry-After (RFC 9110 10.2.3), the later of two.
+
+    Either may be seconds from now, Unix seconds (or milliseconds), or a date. One that is farther off than an hour is
+    taken for a clock that is off, and the other counts. None when neither says anything.
+    """
+    asked = [_from_now(headers.get(name, ""), now_s) for name in ("x-ratelimit-reset", "retry-after")]
+    waits = [wait_s for wait_s in asked if wait_s is not None]
+    sane = [wait_s for wait_s in waits if wait_s <= LONGEST_WAIT_S]
+    return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, *(sane or waits))) if waits else None
+
+
+def _from_now(text: str, now_s: float) -> float | None:
+    number = _number(text)
+    if number is not None:
+        at_s = number / 1000 if number >= _UNIX_MS_FROM else number
+        return at_s - now_s if at_s >= _UNIX_FROM else at_s
     try:
-        date = parsedate_to_datetime(after)
-    except ValueError:
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now_s
+    except (ValueError, OverflowError):
         return None
-    return _bounded((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now_s)
 
 
 def _number(text: str) -> float | None:
@@ -155,7 +166,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _bounded(seconds: float) -> float:
-    return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, seconds))

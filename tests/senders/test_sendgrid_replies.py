@@ -4,6 +4,8 @@ import json
 from email.utils import formatdate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Verdict
@@ -162,7 +164,24 @@ def test_no_address_of_a_message_is_repeated() -> None:
         ({"x-ratelimit-reset": "1768467000"}, 1.0),
         ({"x-ratelimit-reset": str(NOW_S + 10**6)}, 3600.0),
         ({"x-ratelimit-reset": "139281526367"}, 3600.0),
-        ({"x-ratelimit-reset": str(NOW_S + 7), "retry-after": "60"}, 7.0),
+        ({"x-ratelimit-reset": "30"}, 30.0),
+        ({"x-ratelimit-reset": "0"}, 1.0),
+        ({"x-ratelimit-reset": f"{NOW_S + 7}000"}, 7.0),
+        ({"x-ratelimit-reset": formatdate(NOW_S + 9, usegmt=True)}, 9.0),
+        ({"x-ratelimit-reset": str(NOW_S + 7), "retry-after": "60"}, 60.0),
+        ({"x-ratelimit-reset": str(NOW_S + 60), "retry-after": "7"}, 60.0),
+        ({"x-ratelimit-reset": str(NOW_S - 7), "retry-after": "60"}, 60.0),
+        ({"x-ratelimit-reset": "139281526367", "retry-after": "60"}, 60.0),
+        ({"x-ratelimit-reset": str(NOW_S + 7), "retry-after": "999999"}, 7.0),
+        ({"retry-after": str(NOW_S + 12)}, 12.0),
+        ({"retry-after": "99999999"}, 3600.0),
+        ({"retry-after": "1e400"}, None),
+        ({"retry-after": "5, 60"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "Mon, 01 Jan 2026 00:00:00 +99999999999999999999"}, None),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, 3600.0),
+        ({"retry-after": "Thu, 01 Jan 1 00:00:00 +1400"}, 1.0),
         ({"x-ratelimit-reset": "soon", "retry-after": "60"}, 60.0),
         ({"retry-after": "0"}, 1.0),
         ({"retry-after": "-5"}, 1.0),
@@ -180,3 +199,18 @@ def test_a_wish_to_wait_is_read_and_bounded(headers: dict[str, str], wait_s: flo
     """Case 429-reset-epoch: Unix seconds, in the past, absent, a date."""
     assert retry_after_s(headers, NOW_S) == wait_s
     assert judged(Answer(429, True, headers=headers)).retry_after_s == wait_s
+
+
+@given(
+    headers=st.dictionaries(
+        st.sampled_from(["x-ratelimit-reset", "retry-after"]),
+        st.text(st.characters(max_codepoint=255), max_size=60)
+        | st.integers().map(str)
+        | st.floats().map(str)
+        | st.tuples(st.integers(), st.integers()).map(lambda n: f"Mon, 01 Jan {n[0]} 00:00:00 {n[1]:+d}"),
+    )
+)
+def test_whatever_stands_in_the_headers_the_wait_is_bounded(headers: dict[str, str]) -> None:
+    wait_s = retry_after_s(headers, NOW_S)
+    assert wait_s is None or 1.0 <= wait_s <= 3600.0
+    assert judged(Answer(429, True, headers=headers)).throttled
