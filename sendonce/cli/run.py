@@ -12,17 +12,19 @@ import click
 
 from sendonce.cli.beam import local_runner
 from sendonce.cli.output import counted, duration, err, out, print_json
+from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
 from sendonce.config import LANE_NAMES
+from sendonce.control.sender_health import SenderHealth, unwell_senders
 
 _WAITS = {
     "held": "doubts wait for a person: `sendonce doubts list`",
     "in_doubt": "doubts wait for proof, or for their lane's policy: `sendonce doubts list`",
     "paused": "a campaign is paused: `sendonce resume CAMPAIGN`",
     "halted": "a campaign is halted: `sendonce status CAMPAIGN` says why, and what to do",
-    "sender_halted": "a sender is halted: `sendonce status` says why; once that is mended, `sendonce run` goes on",
+    "sender_halted": "a sender is halted, and a person must mend it",
     "stopped": "sending was stopped by a person",
 }
 
@@ -49,11 +51,12 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None
     messages = read_triggers(triggers) if triggers else []
     store = session.store
 
-    with stop_signals() as stop, Watch(store) as watch:
+    with stop_signals() as stop, Watch(store, lanes=chosen) as watch:
         report = local_runner().run_bounded(
             store.url, lanes=chosen, once=once, triggers=messages, stop=stop, progress=watch.round
         )
 
+    unwell = store.read(lambda reader: unwell_senders(reader, chosen)) if report.unfinished else []
     if session.as_json:
         print_json(
             {
@@ -62,18 +65,19 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None
                 "seconds": round(report.seconds, 3),
                 "unfinished": report.unfinished,
                 "waits_for": list(report.waits_for),
+                "senders": [health.as_json() for health in unwell],
                 "triggers": triggers_as_json(messages, report.triggers) if triggers else None,
             }
         )
     else:
         if triggers:
             tell_triggers(messages, report.triggers)
-        _tell(report)
+        _tell(report, unwell)
     if report.unfinished or not all_taken(messages, report.triggers):
         raise Unfinished
 
 
-def _tell(report: Any) -> None:
+def _tell(report: Any, unwell: list[SenderHealth]) -> None:
     took = f"in {duration(report.seconds)}"
     if not report.unfinished:
         out().print(f"Done {took}; nothing is left to send." if report.rounds else "Nothing to send.")
@@ -81,6 +85,8 @@ def _tell(report: Any) -> None:
     out().print(f"{counted(report.unfinished, 'recipient is', 'recipients are')} not finished, {took}.")
     for reason in report.waits_for:
         out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
+    for health in unwell:
+        out().print(f"· {health_text(health)}", style="yellow", markup=False)
     if report.ended in ("stopped", "once"):
         out().print("`sendonce run` goes on from here.", style="dim")
 

@@ -21,9 +21,11 @@ from sendonce.cli.output import (
     state_text,
     table,
 )
+from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
 from sendonce.control.expiry import end_of
+from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
 
@@ -69,6 +71,10 @@ def list_campaigns(session: Session) -> None:
             number(outcomes["in_doubt"]),
         )
     out().print(made)
+    unwell = {found.sender: found.health for found in statuses if found.campaign.state not in ENDED}
+    for health in unwell.values():
+        if health.state != WELL:
+            out().print(Text(health_text(health), "yellow"))
 
 
 @click.command()
@@ -217,7 +223,9 @@ def _hints(found: Status) -> list[str]:
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]
-    hints += [stop_text(stop) for stop in found.stops]
+    hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
+    if found.health.state != WELL and found.campaign.state not in ENDED:
+        hints.append(health_text(found.health))
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
     if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from schemas.tables import Campaign
 from sendonce.cli.output import duration, err, kind_text, moment, number, percent
+from sendonce.cli.senders import health_text
 from sendonce.control.campaigns import CANCELLING, RUNNING
 from sendonce.control.progress import Counts, count, estimate
+from sendonce.control.sender_health import unwell_senders
 from sendonce.stores.base import Reader, Store, StoreError
 
 _LOOK_S: Final = 0.25
@@ -37,10 +39,14 @@ _WAITS: Final = {
 
 
 class Watch:
-    """Follows one campaign, or those of a store that run while it is open. Reads only; a busy store is asked later."""
+    """Follows one campaign, or those of a store that run while it is open. Reads only; a busy store is asked later.
 
-    def __init__(self, store: Store, campaign_id: str | None = None) -> None:
+    lanes: whose senders are told of when they are what work waits for.
+    """
+
+    def __init__(self, store: Store, campaign_id: str | None = None, lanes: tuple[str, ...] = ()) -> None:
         self._store = store
+        self._lanes = lanes
         self._only = campaign_id
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
@@ -66,9 +72,17 @@ class Watch:
         """What a run tells between its rounds (`pipelines.local.Round`): shown when it has to wait for something."""
         left = found.left
         waits = wait_text(left) if found.sleep_s >= _WORTH_SAYING_S else ""
+        if waits and left.due_for in ("retry", "throttled", "breaker_open"):
+            waits = "\n".join([waits, *self._unwell()])
         if waits and waits != self._waits and not self._live:
             err().print(Text(waits, "yellow"))
         self._waits = waits
+
+    def _unwell(self) -> list[str]:
+        with suppress(StoreError):
+            found = self._store.read(lambda reader: unwell_senders(reader, self._lanes))
+            return [health_text(health) for health in found]
+        return []
 
     def _follow(self) -> None:
         said_s = time.monotonic()

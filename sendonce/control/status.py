@@ -10,6 +10,7 @@ from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
+from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.stores.base import Reader, Store
 
@@ -36,7 +37,8 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. oldest_due and reasons: None unless looked at in full.
+    outcome. stops: what keeps its lane or sender from sending. health: of its sender. oldest_due and reasons: None
+    unless looked at in full.
     """
 
     campaign: Campaign
@@ -53,6 +55,7 @@ class Status:
     reasons: Optional[dict[str, int]]
     stops: list[Stop]
     sender: str
+    health: SenderHealth
 
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
@@ -87,6 +90,7 @@ class Status:
             "active_s": round(self.active_s, 3),
             "wait_reasons": self.counts.waiting,
             "stops": [stop.as_json() for stop in self.stops],
+            "sender_health": self.health.as_json(),
             "oldest_due": _iso(self.oldest_due),
             "jobs": self.jobs.count,
             "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
@@ -145,6 +149,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
+        health=sender_health(reader, sender, now),
     )
 
 

@@ -10,7 +10,7 @@ from schemas.tables import Campaign, Setting, Switch
 from sendonce.control.faults import ControlFault
 from sendonce.stores.base import Reader, Store, Tx
 
-# By the reason that an adapter gives when it needs a person.
+# By the reason that an adapter gives when it needs a person, or when a provider cannot be reached or does not answer.
 MENDS: Final = {
     "disk_full": "free some space on the disk of the sender's folder",
     "disk_quota": "raise the disk quota of the sender's folder, or free some space",
@@ -27,6 +27,20 @@ MENDS: Final = {
     "refused_reply_to": "mend the reply_to address of the template",
     "refused_asm": "choose an unsubscribe group that the account has (asm_group)",
     "refused_ip_pool_name": "choose an IP pool that the account has (ip_pool)",
+    "dns": "the host of the sender's base_url has no address: check its spelling, and this machine's resolver",
+    "connect": "nobody answers at the sender's base_url: check it, the network and the firewall",
+    "tls": "no secure connection to the sender's base_url: check its host and port, and what stands in between",
+    "tls_expired": "the certificate at the sender's base_url is out of date: check this machine's clock, or wait",
+    "tls_host": "the certificate at the sender's base_url is another host's: check the host in base_url",
+    "tls_untrusted": "nobody trusted vouches for the certificate at the sender's base_url: check the host in base_url; "
+    "an authority of your own goes into SSL_CERT_FILE",
+    "timeout": "the provider takes requests and does not answer in time: look at its status page",
+    "closed": "the provider ends connections without an answer: look at its status page, and what stands in between",
+    "garbled": "what answers at the sender's base_url is no mail provider: check base_url, and what stands in between",
+    "http_500": "the provider has a fault: look at its status page",
+    "http_502": "the provider has a fault: look at its status page",
+    "http_503": "the provider has a fault: look at its status page",
+    "http_504": "the provider has a fault: look at its status page",
     "not_a_folder": "remove the file that stands where the sender's folder should be, or choose another path",
     "os_enametoolong": "choose a shorter path for the sender's folder; this disk does not take names so long",
     "os_eloop": "mend the symbolic links on the way to the sender's folder; they go in a circle",
@@ -149,6 +163,8 @@ def mend_of(reason: str) -> str:
 def _stop(switch: Switch) -> Stop:
     kind = {"halted": "sender_halted", "open": "breaker_open", "probing": "breaker_open"}.get(switch.kind, switch.kind)
     mend = mend_of(switch.reason) if kind == "sender_halted" else ""
+    if kind == "breaker_open":
+        mend = MENDS.get(switch.reason, "")
     if switch.scope.startswith(_BY_PERSON):
         mend = f"`sendonce stop {_option(switch.scope.removeprefix(_BY_PERSON))} --off`"
     return Stop(switch.scope, kind, switch.reason, switch.since, switch.until_at, mend)

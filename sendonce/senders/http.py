@@ -45,7 +45,8 @@ class Answer:
 
     status: of the reply, 1xx skipped; None when no complete status line came. written: whether a byte of the request
     may have left. reason: why there is no status: `dns`, `connect`, `tls`, `pool` (nothing written), `timeout`,
-    `closed`, `garbled`. headers (names in lower case) and body: as much of them as came.
+    `closed`, `garbled`; of a certificate `tls_expired`, `tls_host`, `tls_untrusted`. headers (names in lower case) and
+    body: as much of them as came.
     """
 
     status: int | None
@@ -355,7 +356,7 @@ class _Stream(httpcore.NetworkStream):
             secured = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
         except (OSError, ValueError) as fault:
             self.close()
-            call.reason = "tls"
+            call.reason = _of_certificate(fault) or "tls"
             raise httpcore.ConnectError(call.reason) from fault
         return _Stream(secured, self._calls)
 
@@ -369,6 +370,17 @@ class _Stream(httpcore.NetworkStream):
         if info == "ssl_object" and isinstance(self._connection, ssl.SSLSocket):
             return self._connection
         return None
+
+
+# X509_V_ERR_… of OpenSSL's x509_vfy.h: not yet or no longer valid; another host, address.
+_CERTIFICATE: Final = {9: "tls_expired", 10: "tls_expired", 62: "tls_host", 64: "tls_host"}
+
+
+def _of_certificate(fault: Exception) -> str:
+    """What is wrong with the server's certificate; empty if it was not that."""
+    if not isinstance(fault, ssl.SSLCertVerificationError):
+        return ""
+    return _CERTIFICATE.get(fault.verify_code, "tls_untrusted")
 
 
 def _is_readable(connection: socket.socket) -> bool:

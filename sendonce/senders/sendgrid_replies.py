@@ -27,7 +27,7 @@ _UNIX_MS_FROM: Final = 1e12
 
 # The request never reached what sends mail: the address, the method or the account's region is wrong, for everybody.
 _WRONG_PLACE: Final = frozenset({404, 405, 406, 415, 451})
-_PERSON: Final = re.compile(r"personalizations(?:\.|\[)(\d+)\b")
+_PERSON: Final = re.compile(r"personalizations(?:\.|\[)(\d{1,9})\b")
 _TEXTS: Final = re.compile(r"(content|subject)\b")
 _SHARED: Final = re.compile(r"personalizations\b")
 
@@ -67,7 +67,8 @@ def judge(answer: Answer, n: int, *, now_s: float, http_503: str) -> Judgement:
         reason = "credits" if "credit" in said(answer).lower() else "credentials"
         return Judgement(Verdict.NOT_SENT, reason, detail=said(answer), halts=True)
     if status == 403:
-        return Judgement(Verdict.NOT_SENT, "forbidden", detail=said(answer), halts=True)
+        by_from = any(path.startswith("from") for path, _ in _errors(answer))
+        return Judgement(Verdict.NOT_SENT, "refused_from" if by_from else "forbidden", detail=said(answer), halts=True)
     if status == 429:
         return Judgement(
             Verdict.NOT_SENT, "http_429", throttled=True, retry_after_s=retry_after_s(answer.headers, now_s)

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(folder: Path, address: str = "127.0.0.1") -> Path:
-    """A PEM file with key and certificate for an IP address, valid around now."""
+def self_signed(folder: Path, address: str = "127.0.0.1", *, days: tuple[int, int] = (-1, 1)) -> Path:
+    """A PEM file with key and certificate for an IP address, valid from and to these days from now."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "provider.example")])
     now = datetime.now(UTC)
@@ -22,8 +22,8 @@ def self_signed(folder: Path, address: str = "127.0.0.1") -> Path:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -58,6 +59,7 @@ class FakeSendGrid:
         delay_s: float = 0.0,
         bodies: Path | None = None,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.log = log
         self.script = deque(script)
@@ -68,7 +70,7 @@ class FakeSendGrid:
         self._delay_s = delay_s
         self._bodies = bodies
         self._writing = threading.Lock()
-        self._server = Server(self._handle, port)
+        self._server = Server(self._handle, port, tls=tls)
 
     @property
     def url(self) -> str:

@@ -115,14 +115,27 @@ def test_nobody_accepts_in_time() -> None:
 
 def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     with provider(tls=serving(self_signed(tmp_path))) as there, poster(there.server.url) as client:
-        assert post(client) == Answer(None, written=False, reason="tls")
+        assert post(client) == Answer(None, written=False, reason="tls_untrusted")
     assert there.read == []
 
 
 def test_a_certificate_for_somebody_else(tmp_path: Path) -> None:
     pem = self_signed(tmp_path, "127.0.0.9")
     with provider(tls=serving(pem)) as there, poster(there.server.url, trust=trusting(pem)) as client:
-        assert post(client) == Answer(None, written=False, reason="tls")
+        assert post(client) == Answer(None, written=False, reason="tls_host")
+
+
+@pytest.mark.parametrize("days", [(-9, -2), (2, 9)])
+def test_a_certificate_out_of_date(tmp_path: Path, days: tuple[int, int]) -> None:
+    pem = self_signed(tmp_path, days=days)
+    with provider(tls=serving(pem)) as there, poster(there.server.url, trust=trusting(pem)) as client:
+        assert post(client) == Answer(None, written=False, reason="tls_expired")
+
+
+def test_a_server_that_speaks_no_tls() -> None:
+    with provider() as there, poster(there.server.url.replace("http:", "https:")) as client:
+        assert post(client, timeout_s=5) == Answer(None, written=False, reason="tls")
+    assert there.read == []
 
 
 def test_a_server_that_is_silent_in_the_handshake() -> None:

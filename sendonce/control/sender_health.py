@@ -1,0 +1,79 @@
+"""How a sender is doing, for people and machines: what `delivery.health` wrote down about it, in words."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Optional
+
+import orjson
+
+from schemas.tables import Setting, Switch
+from sendonce.control.stops import MENDS, mend_of
+from sendonce.stores.base import Reader
+
+WELL: Final = "well"
+_STATES: Final = {"open": "breaker_open", "probing": "breaker_open"}
+
+
+@dataclass(frozen=True)
+class SenderHealth:
+    """state: `well`, `failing` (still sending), `throttled`, `breaker_open`, `halted`.
+
+    reason: the adapter's word. since: when this began. until: when `throttled` ends by itself. failures: in a row.
+    next_probe: when one request tries an open breaker; probing: one is out, and the next goes only if its owner dies.
+    mend: what a person can do; empty when there is nothing to do.
+    """
+
+    sender: str
+    state: str
+    reason: str = ""
+    since: Optional[datetime] = None
+    until: Optional[datetime] = None
+    failures: int = 0
+    next_probe: Optional[datetime] = None
+    probing: bool = False
+    mend: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sender": self.sender,
+            "state": self.state,
+            "reason": self.reason or None,
+            "since": _iso(self.since),
+            "until": _iso(self.until),
+            "failures": self.failures,
+            "next_probe": _iso(self.next_probe),
+            "probing": self.probing,
+            "mend": self.mend,
+        }
+
+
+def sender_health(reader: Reader, sender: str, now: datetime) -> SenderHealth:
+    """A sender's health at store time `now`. What a person stopped by hand is no matter of health."""
+    row = reader.get(Switch, f"sender:{sender}")
+    if row is None or row.kind == "stopped" or (row.kind == "throttled" and row.until_at and row.until_at <= now):
+        return SenderHealth(sender, WELL)
+    state = _STATES.get(row.kind, row.kind)
+    return SenderHealth(
+        sender=sender,
+        state=state,
+        reason=row.reason,
+        since=row.since,
+        until=row.until_at if state == "throttled" else None,
+        failures=int(orjson.loads(row.detail).get("failures", 0)),
+        next_probe=row.until_at if state == "breaker_open" else None,
+        probing=row.kind == "probing" and row.until_at is not None and row.until_at > now,
+        mend=mend_of(row.reason) if state == "halted" else MENDS.get(row.reason, ""),
+    )
+
+
+def unwell_senders(reader: Reader, lanes: tuple[str, ...]) -> list[SenderHealth]:
+    """The senders of these lanes that are not well, each once."""
+    rows = [reader.get(Setting, "lane", lane) for lane in lanes]
+    names = dict.fromkeys(str(orjson.loads(row.value)["sender"]) for row in rows if row is not None)
+    now = reader.now()
+    found = [sender_health(reader, name, now) for name in names]
+    return [health for health in found if health.state != WELL]
+
+
+def _iso(at: Optional[datetime]) -> Optional[str]:
+    return None if at is None else at.isoformat().replace("+00:00", "Z")
