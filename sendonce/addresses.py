@@ -6,6 +6,8 @@ accepts only what email-validator accepts, with the same result (a property test
 
 import re
 import unicodedata
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
 from email.utils import parseaddr
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -23,6 +25,8 @@ _RESERVED_ENDINGS: Final = frozenset(name.rsplit(".", 1)[-1] for name in SPECIAL
 
 # RFC 2047 section 5: an encoded word must not appear in an address. Readers that decode it anyway see another one.
 _ENCODED_WORD: Final = re.compile(r"=\?.*\?.*\?.*\?=")
+
+_ANY_ENCODED_WORD: Final = re.compile(r"=\?[^?\s]*\?[bBqQ]\?[^?]*\?=")
 
 # What people cannot see, and so paste along with an address: spaces, zero-width and direction marks, soft hyphens.
 _INVISIBLE_EDGE: Final = (
@@ -101,6 +105,8 @@ def sender_address(raw: str) -> str:
     name = _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1", quoted[1]), found["name"]) if found else ""
     name = re.sub(" +", " ", name).strip(" ")
     address = f"{_as_a_name(name)} <{wire}>" if name else wire
+    if hides_a_line_break(name):
+        raise BadAddress("has a name that holds a line break or control character in an encoded word")
     if parseaddr(address) != (name, wire):
         raise BadAddress("has a name that cannot be told from an address")
     return address
@@ -109,6 +115,18 @@ def sender_address(raw: str) -> str:
 def fits_a_header(text: str) -> bool:
     """Whether a text can stand on one line of a header. A no-break space and what joins emoji can."""
     return text.isprintable() or not any(unicodedata.category(one) in _NEVER_IN_A_HEADER for one in text)
+
+
+def hides_a_line_break(text: str) -> bool:
+    """Whether an encoded word (RFC 2047) in a text stands for what `fits_a_header` refuses: some write it out."""
+    for word in _ANY_ENCODED_WORD.findall(text):
+        try:
+            decoded = str(make_header(decode_header(word)))
+        except (HeaderParseError, LookupError, ValueError):
+            continue
+        if not fits_a_header(decoded):
+            return True
+    return False
 
 
 def _as_a_name(name: str) -> str:

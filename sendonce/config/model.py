@@ -3,11 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Optional, Union
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sendonce.addresses import BadAddress, normalise, sender_address
+from sendonce.addresses import BadAddress, fits_a_header, hides_a_line_break, normalise, sender_address
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.secrets import SecretReference
 from sendonce.config.urls import base_url_problem
@@ -120,6 +119,8 @@ class SendGridSettings(_Sender):
     def _once(cls, categories: list[str]) -> list[str]:
         if len(set(categories)) < len(categories):
             raise ValueError("must name each category once")
+        if any(not fits_a_header(category) or hides_a_line_break(category) for category in categories):
+            raise ValueError("must hold no line break or control character, also not as an encoded word")
         return categories
 
     @model_validator(mode="after")
@@ -206,10 +207,8 @@ class Unsubscribe(_Strict):
     @field_validator("base_url")
     @classmethod
     def _https(cls, url: str) -> str:
-        parts = urlsplit(url)
-        loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
-        if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and loopback)):
-            raise ValueError("must be an https address (http only for loopback), like https://shop.example/u")
+        if problem := base_url_problem(url):
+            raise ValueError(problem.replace("api.provider.example", "shop.example/u"))
         return url.rstrip("/")
 
 

@@ -1,7 +1,11 @@
 """Which addresses letters and secrets may be posted to."""
 
+import re
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
+
+_CONTROL_ESCAPE: Final = re.compile(r"%(?:25)*(?:[01][0-9a-f]|7f)", re.IGNORECASE)
 
 
 def base_url_problem(url: str) -> str:
@@ -13,6 +17,8 @@ def base_url_problem(url: str) -> str:
         return "cannot be read as an address; write it like https://api.provider.example"
     if not url.isascii() or not url.isprintable() or " " in url:
         return "must be plain ASCII without spaces"
+    if _CONTROL_ESCAPE.search(url) or "<" in url or ">" in url:
+        return "must hold no encoded line break or control character, and no angle bracket"
     if parts.username or parts.query or parts.fragment:
         return "must hold no user, query or fragment"
     if parts.scheme == "https" and host:
