@@ -414,17 +414,13 @@ def _closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
 
 
 def _blocked(tx: Tx, terms: Terms, now: datetime, sender: health.Health | None = None) -> limits.Wait | None:
-    """What keeps this lane or sender from sending now, to be looked at again after a window.
-
-    It may end earlier than it says (a probe is accepted, a person mends it), and no plan is made before it has.
-    """
+    """What keeps this lane or sender from sending now; whoever met it is due at once, for nothing is planned before."""
     stops = stops_of(tx, terms.lane, terms.sender, now)
     if sender is not None and sender.switch is None:
         stops = [stop for stop in stops if stop.scope != f"sender:{terms.sender}"]
     if not stops:
         return None
-    soon = now + timedelta(seconds=terms.times.window_s)
-    return limits.Wait(min(stops[0].until or soon, soon), stops[0].kind)
+    return limits.Wait(now, stops[0].kind)
 
 
 def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:

@@ -5,6 +5,7 @@ A failing seed fails again in the same way. What is real: the protocol, the plan
 SQLite store. What is not: time, the provider, and the letters' texts.
 """
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -20,11 +21,12 @@ from schemas import ids
 from schemas.elements import Reference, RenderedBatch
 from schemas.letters import FormLetter, Letter, Letters, Refusal, slot_key
 from schemas.outcomes import Outcome, tally
-from schemas.tables import TABLES, Batch, Campaign, Limit, Recipient, Setting, Suppression
+from schemas.tables import TABLES, Attempt, Batch, Campaign, Limit, Recipient, Setting, Suppression, Switch
 from sendonce import failpoints
 from sendonce.config import Lane
 from sendonce.control import campaigns
-from sendonce.delivery import batches, resolver
+from sendonce.control.expiry import with_end
+from sendonce.delivery import batches, health, resolver
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.letters import element_of
 from sendonce.delivery.planner import plan_lane
@@ -164,6 +166,10 @@ class World:
         self.owners = 0
         self.late: set[str] = set()
         self.unfenced: list[str] = []
+        self.beside_probe: list[str] = []
+        # Drawn apart, so that a seed's faults stay what they were.
+        apart = random.Random(f"end of {seed}")
+        self.ends_at = START + timedelta(seconds=apart.uniform(1, 90)) if apart.random() < 0.3 else None
         self.elements: list[RenderedBatch] = []
         # No idle time: a doubt waits for its policy for hours, and the simulation jumps there.
         times = Times(0.2, 5.0, 2.0, 6.0, 2.0, 2.0, 6.0, 1.0)
@@ -210,12 +216,11 @@ class World:
                 )
                 for ordinal in range(len(codes))
             ]  # fmt: skip
-        rows.append(
-            Campaign(
-                CAMPAIGN, "campaign", "running", "bulk", "fake", "news@shop.example", "t", "h", "{}", "s",
-                setup.batches * setup.batch_size, setup.batches, START, "test", START, "test", sealed_at=START,
-            )
+        campaign = Campaign(
+            CAMPAIGN, "campaign", "running", "bulk", "fake", "news@shop.example", "t", "h", "{}", "s",
+            setup.batches * setup.batch_size, setup.batches, START, "test", START, "test", sealed_at=START,
         )  # fmt: skip
+        rows.append(campaign if self.ends_at is None else with_end(campaign, self.ends_at))
         self.real.write_many(rows)
 
     def _letters(self, reference: Reference) -> tuple[Letters, Any] | None:
@@ -363,12 +368,23 @@ class World:
         batch = self.real.read(lambda reader: reader.get(Batch, *batch_key(CAMPAIGN, request.batch_no)))
         if batch is None or (batch.state, batch.attempt_id) != ("sending", request.attempt_id):
             self.unfenced.append(request.attempt_id)
+        self._check_probe(request.attempt_id, batch)
         what = self.draw(("", 88), ("kill", 6), ("pause", 6))
         if what == "kill":
             raise Killed("S4")
         # A pause between the last check and the write makes a late request; limits can't hold for it.
         if what == "pause" and self.pause() > self.terms.times.permit_ttl_s:
             self.late.add(prepared.request.attempt_id)
+
+    def _check_probe(self, attempt_id: str, batch: Batch | None) -> None:
+        """While one request probes an open breaker, no other is granted."""
+        switch = self.real.read(lambda reader: reader.get(Switch, "sender:fake"))
+        if switch is None or switch.kind != health.PROBING or switch.until_at is None or batch is None:
+            return
+        probing_from = switch.until_at - timedelta(seconds=self.terms.times.lease_s)
+        probe = json.loads(switch.detail)["probe"]
+        if batch.permit_at is not None and batch.permit_at > probing_from and attempt_id != probe:
+            self.beside_probe.append(attempt_id)
 
     def _after(self) -> None:
         if self.reach("S5") == failpoints.DROP_REPLY:
@@ -455,7 +471,13 @@ class World:
             for violation in findings.violations
             if not (finite and violation.invariant == "I2" and any(late in violation.what for late in self.late))
         ]
-        return replace(findings, violations=[*kept, *overtaken])
+        probes = [Violation("breaker", f"attempt {attempt}", "granted beside a probe") for attempt in self.beside_probe]
+        too_late = [
+            Violation("I9", f"attempt {row.attempt_id}", "intended after the campaign's end")
+            for row in self.real.read(lambda reader: reader.scan(Attempt))
+            if self.ends_at is not None and row.started_at >= self.ends_at
+        ]
+        return replace(findings, violations=[*kept, *overtaken, *probes, *too_late])
 
 
 def _all_or_none(taken: bool) -> Any:

@@ -310,6 +310,29 @@ def test_failures_before_the_breaker_are_told_too(account: Account) -> None:
     assert "sender mail is failing (connect), 1 failures in a row; nobody answers" in account.words("status", "spring")
 
 
+@pytest.mark.parametrize(
+    "fate",
+    [
+        Fate(500),
+        Fate(502),
+        Fate(503),
+        Fate(504),
+        Fate(fault="close_after_read", accepts=True),
+        Fate(fault="half_status"),
+    ],
+)
+def test_what_may_have_been_accepted_is_in_doubt_and_never_sent_again(account: Account, fate: Fate) -> None:
+    with provider(account, script=[fate]) as fake:
+        account.start(fake.url)
+        for _ in range(3):
+            assert account("run", "--once").code == 1
+        calls = [line["to"] for line in fake.requests()]
+    status = account.status()
+    assert (status["sent_count"], status["in_doubt"], status["open"], status["failed_count"]) == (20, 10, 0, 0)
+    assert sorted(address for call in calls for address in call) == sorted(f"u{n}@one.example" for n in range(PEOPLE))
+    assert "in doubt" in account.words("status", "spring")
+
+
 # -- headers --------------------------------------------------------------------------------------------------------
 
 BREAKS = ["\r\n", "\n", "\r", "\x00", "\x0b", "\x85", "\u2028"]

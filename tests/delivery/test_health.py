@@ -295,7 +295,7 @@ def test_a_probe_that_its_owner_drops_as_late_lets_another_go_at_once(world: Wor
     assert switch(world) is None
 
 
-def test_batches_that_met_a_probe_go_soon_after_it_closed_the_breaker(world: World) -> None:
+def test_batches_that_met_a_probe_go_as_soon_as_it_closed_the_breaker(world: World) -> None:
     opened(world, [1] * 3)
     first, second = (world.render(reference) for reference in world.plan(window=2))
 
@@ -303,7 +303,7 @@ def test_batches_that_met_a_probe_go_soon_after_it_closed_the_breaker(world: Wor
         world.owner(world.sender(), worker="w2").deliver(second)
 
     world.owner(world.sender([Scripted(TAKEN, before=meanwhile)])).deliver(first)
-    assert (world.batch(second.batch_no).due_at - world.now()).total_seconds() <= 5.0
+    assert second.batch_no in {reference.batch_no for reference in world.plan()}
 
 
 # -- what is still in flight ----------------------------------------------------------------------------------------

@@ -436,12 +436,17 @@ def test_no_fault_of_the_wire_makes_a_false_verdict(tmp_path: Path, fault: str, 
     assert (reply.verdict is Verdict.UNKNOWN) == (not has_status_line)
 
 
-@pytest.mark.parametrize("status", [400, 413, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [200, 202, 400, 401, 403, 413, 429, 500, 502, 503, 504])
 def test_ten_megabytes_of_html_change_no_verdict(tmp_path: Path, status: int) -> None:
     with scene(tmp_path, Fate(status, {"Content-Type": "text/html"}, b"<p>x</p>" * 1_250_000)) as there:
         reply = there.send([packed(0)], timeout_s=5)
-    expected = {400: Verdict.REFUSED, 413: Verdict.REFUSED, 429: Verdict.NOT_SENT}.get(status, Verdict.UNKNOWN)
-    assert reply.verdict is expected
+    expected = {
+        **dict.fromkeys((200, 202), Verdict.ACCEPTED),
+        **dict.fromkeys((400, 413), Verdict.REFUSED),
+        **dict.fromkeys((401, 403, 429), Verdict.NOT_SENT),
+    }
+    assert reply.verdict is expected.get(status, Verdict.UNKNOWN)
+    assert (reply.halts_sender, reply.throttled) == (status in (401, 403), status == 429)
 
 
 def test_a_lost_reply_by_failpoint_is_unknown(tmp_path: Path) -> None:
