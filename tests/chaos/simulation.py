@@ -77,6 +77,7 @@ class Setup:
     limits: tuple[Limit, ...]
     stops: str
     groups: bool
+    failures_to_open: int = health.FAILURES_TO_OPEN
 
 
 def setup_for(chance: random.Random) -> Setup:
@@ -166,6 +167,7 @@ class World:
         self.owners = 0
         self.late: set[str] = set()
         self.unfenced: list[str] = []
+        self.probes = 0
         self.beside_probe: list[str] = []
         # Drawn apart, so that a seed's faults stay what they were.
         apart = random.Random(f"end of {seed}")
@@ -383,7 +385,9 @@ class World:
             return
         probing_from = switch.until_at - timedelta(seconds=self.terms.times.lease_s)
         probe = json.loads(switch.detail)["probe"]
-        if batch.permit_at is not None and batch.permit_at > probing_from and attempt_id != probe:
+        if attempt_id == probe:
+            self.probes += 1
+        elif batch.permit_at is not None and batch.permit_at > probing_from:
             self.beside_probe.append(attempt_id)
 
     def _after(self) -> None:
@@ -441,12 +445,13 @@ class World:
 
     @contextmanager
     def _failpoints(self) -> Iterator[None]:
-        before = failpoints._armed
+        before, failures = failpoints._armed, health.FAILURES_TO_OPEN
         failpoints._armed = self  # type: ignore[assignment]
+        health.FAILURES_TO_OPEN = self.setup.failures_to_open
         try:
             yield
         finally:
-            failpoints._armed = before
+            failpoints._armed, health.FAILURES_TO_OPEN = before, failures
 
     def over(self) -> bool:
         return campaigns.get_campaign(self.real, CAMPAIGN).state in ("completed", "cancelled")

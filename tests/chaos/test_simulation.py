@@ -39,6 +39,17 @@ def test_a_seed_keeps_every_invariant(seed: int, tmp_path: Path) -> None:
     assert findings.outcomes["open"] == 0
 
 
+def test_a_breaker_that_opens_at_every_failure_lets_one_request_out_at_a_time(tmp_path: Path) -> None:
+    probes = 0
+    for seed in range(25):
+        world = World(seed, tmp_path, failures_to_open=1)
+        findings = world.play(STEPS)
+        assert [str(violation) for violation in findings.violations] == [], f"seed {seed}"
+        assert findings.outcomes["open"] == 0
+        probes += world.probes
+    assert probes > 25
+
+
 def test_a_seed_repeats_itself(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     first, second = World(11, tmp_path), World(11, tmp_path / "again")
