@@ -47,7 +47,7 @@ def test_a_breaker_that_opens_at_every_failure_lets_one_request_out_at_a_time(tm
         assert [str(violation) for violation in findings.violations] == [], f"seed {seed}"
         assert findings.outcomes["open"] == 0
         probes += world.probes
-    assert probes > 25
+    assert probes >= 5
 
 
 def test_a_seed_repeats_itself(tmp_path: Path) -> None:
