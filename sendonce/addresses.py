@@ -87,12 +87,13 @@ def normalise(raw: str) -> Address:
     return _in_a_known_domain(raw) or checked_by_the_library(raw)
 
 
-def sender_address(raw: str) -> str:
+def sender_address(raw: str, *, strict: bool = True) -> str:
     """The one address in a `From` or `Reply-To`, with its name if it has one, as every sender can write it.
 
     The name is what the text says, in quotes where it must be; the domain becomes an A-label in lower case. BadAddress
     for anything but one address, for a character that breaks a line, and for a mailbox name that is not ASCII: a letter
-    from it is refused by every server without SMTPUTF8 (RFC 6531).
+    from it is refused by every server without SMTPUTF8 (RFC 6531). strict: also for an encoded word that stands for
+    such a character, which a writer that is sure to leave it as text need not refuse.
     """
     if not fits_a_header(raw):
         raise BadAddress("holds a line break, a control character or half a character")
@@ -105,7 +106,7 @@ def sender_address(raw: str) -> str:
     name = _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1", quoted[1]), found["name"]) if found else ""
     name = re.sub(" +", " ", name).strip(" ")
     address = f"{_as_a_name(name)} <{wire}>" if name else wire
-    if hides_a_line_break(name):
+    if strict and hides_a_line_break(name):
         raise BadAddress("has a name that holds a line break or control character in an encoded word")
     if parseaddr(address) != (name, wire):
         raise BadAddress("has a name that cannot be told from an address")

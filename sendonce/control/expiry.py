@@ -14,7 +14,6 @@ import orjson
 
 from schemas.tables import Batch, Campaign
 from sendonce.control.faults import ControlFault
-from sendonce.zones import zone_name
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 EXPIRES_AT: Final = "expires_at"
@@ -33,6 +32,8 @@ def read_end(text: str) -> datetime:
     `never` is `NEVER`. A time without a zone is refused, and so is a local time that its zone leaves out or has twice.
     BadEnd.
     """
+    from sendonce.zones import zone_name  # loads what `status`, which only reads ends, can do without
+
     words = text.strip()
     if words.casefold() == "never":
         return NEVER

@@ -88,7 +88,11 @@ def _moments(
             due.append((batch.heartbeat_at + timedelta(seconds=batch.lease_s), "lease"))
     for batch in open_batches(reader, campaign_id, batches.IN_DOUBT):
         if may_ask_again(batch, lane.terms, now):
-            due.append((max(batch.due_at, batch.visible_at or batch.due_at), "doubt"))
+            if stops and stops[0].until is None:
+                waits.add(stops[0].kind)
+                continue
+            ends = stops[0].until if stops and stops[0].until is not None else now
+            due.append((max(batch.due_at, batch.visible_at or batch.due_at, free_at, ends), "doubt"))
         else:
             waits.add("in_doubt")
     if reader.scan(Batch, ANY_SHARD, campaign_id, batches.HELD, index="batches_open", limit=1):

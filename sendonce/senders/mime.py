@@ -143,7 +143,7 @@ def _unstructured(name: str, value: str) -> str:
 def _from_header(name: str, address: str) -> str:
     """`Name <address>` with the name quoted or encoded (RFC 2047). The same few values recur for every letter."""
     try:
-        shown, plain = parseaddr(sender_address(_plain(name, address)))
+        shown, plain = parseaddr(sender_address(_plain(name, address), strict=False))
     except BadAddress as fault:
         raise NotAnAddress(f"the header {name} {fault.reason}") from None
     if shown.isascii() and "=?" not in shown:
@@ -153,7 +153,7 @@ def _from_header(name: str, address: str) -> str:
 
 @lru_cache(maxsize=256)
 def _domain(address: str) -> str:
-    return parseaddr(sender_address(address))[1].rpartition("@")[2]
+    return parseaddr(sender_address(address, strict=False))[1].rpartition("@")[2]
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from sendonce.control import stops
 from sendonce.control.expiry import with_end
 from sendonce.delivery import health, retry
 from sendonce.delivery.sweeper import CLOSED_AT_ONCE
+from sendonce.failpoints import armed
 from sendonce.stores.base import Tx
 from tests.pipelines.shop import Shop
 from tests.providers.http import Fate
@@ -84,6 +85,20 @@ def test_a_stopped_lane_keeps_nobody_open_beyond_the_end(shop: Shop) -> None:
     end_now(shop, "spring")
     assert shop.run().ended == "done"
     assert set(shop.outcomes("spring").values()) == {"expired"}
+
+
+def test_a_run_does_not_spin_over_a_doubt_that_may_not_be_asked_about_now(shop: Shop) -> None:
+    """The outbox may be asked again at any time, but its lane is stopped: the run says so and ends."""
+    shop.campaign("spring", people(5))
+    with armed("S6:drop_reply:1"):
+        shop.run(once=True)
+    assert set(shop.outcomes("spring").values()) == {"in_doubt"}
+    stops.stop_sending(shop.store, "lane:bulk", "wrong list", "ann")
+    report = shop.run()
+    assert (report.ended, report.waits_for, report.rounds) == ("blocked", ("stopped",), 0)
+    stops.end_stop(shop.store, "lane:bulk")
+    assert shop.run().ended == "done"
+    assert set(shop.outcomes("spring").values()) == {"accepted"}
 
 
 def by_sendgrid(shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:

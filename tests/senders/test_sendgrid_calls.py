@@ -294,10 +294,11 @@ def test_a_key_revoked_in_the_middle_leaves_the_rest_unsent(tmp_path: Path) -> N
     assert reply.halts_sender
 
 
-def test_403_is_forbidden(tmp_path: Path) -> None:
-    with scene(tmp_path, errors(("from", "The from address does not match"), status=403)) as there:
+@pytest.mark.parametrize(("field", "reason"), [(None, "forbidden"), ("from", "refused_from")])
+def test_403_halts_the_sender(tmp_path: Path, field: str | None, reason: str) -> None:
+    with scene(tmp_path, errors((field, "The from address does not match"), status=403)) as there:
         reply = there.send([packed(0)])
-    assert (reply.verdict, reply.reason, reply.halts_sender) == (Verdict.NOT_SENT, "forbidden", True)
+    assert (reply.verdict, reply.reason, reply.halts_sender) == (Verdict.NOT_SENT, reason, True)
 
 
 def test_a_wrong_base_url_refuses_nobody(tmp_path: Path) -> None:
