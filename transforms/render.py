@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 import apache_beam as beam
 from apache_beam import typehints
@@ -14,7 +15,7 @@ from schemas.letters import Letters
 from schemas.outcomes import Outcome
 from sendonce.config import ConfigFault
 from sendonce.delivery.halting import halt_campaign, unforeseen
-from sendonce.delivery.letters import SnapshotFault, element_of, encodable
+from sendonce.delivery.letters import SnapshotFault, element_of, element_without, encodable
 from sendonce.failpoints import FailpointRaised
 from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import StoreError
@@ -96,10 +97,18 @@ class _RenderBatch(beam.DoFn):
             return None
         letters, at = rendered
         try:
-            return letters, element_of(reference, letters, at)
+            return letters, self._element(reference, letters, at)
         except TypeError:  # some letter holds what no encoding can carry
             letters = encodable(letters)
-            return letters, element_of(reference, letters, at)
+            return letters, self._element(reference, letters, at)
+
+    def _element(self, reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:
+        """The letters themselves travel only where the send step may be in another process."""
+        if self._spec.can_wait:
+            return element_of(reference, letters, at)
+        element = element_without(reference, letters, at)
+        self._worker.hand.put(reference, letters, at)
+        return element
 
     def _halt(self, reference: Reference, reason: str, detail: str) -> TaggedOutput:
         """Halt the campaign for a fault that all its recipients share; its neighbours go on."""

@@ -1,16 +1,20 @@
 """RateLimitedSend: rendered batches become provider calls, under the delivery protocol."""
 
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import apache_beam as beam
 from apache_beam.coders import registry
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 import transforms.coders  # noqa: F401  (the state below needs the row coder)
 from schemas.elements import DeadLetter, Reference, RenderedBatch
@@ -22,7 +26,7 @@ from sendonce.delivery.halting import halt_campaign, unforeseen
 from sendonce.delivery.terms import Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
-from transforms.worker import WorkerSpec, told, worker_for
+from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 
 class RateLimitedSend(beam.PTransform):
@@ -33,8 +37,9 @@ class RateLimitedSend(beam.PTransform):
     second batch that would have to wait, goes back to the store with its due time. When the pipeline drains, an
     event-time timer at the end of the window hands the waiting batch back.
 
-    Where timers do not wait (`WorkerSpec.can_wait` is false), the step itself waits for such permits, for up to the
-    lane's window in each bundle: nothing else is to be done there.
+    Where timers do not wait (`WorkerSpec.can_wait` is false), batches are handed to the lane's pool, which delivers a
+    few of them side by side while the next are rendered; the bundle ends when the last one has. The pool itself waits
+    for permits that are near, for up to the lane's window in each bundle.
 
     Nothing else is remembered here: a bundle that runs again, or runs in two places, finds in the store that its
     batches were claimed.
@@ -71,10 +76,14 @@ class _RateLimitedSend(beam.DoFn):
         window_end=beam.DoFn.TimerParam(WINDOW_END),
     ) -> Iterator[DeadLetter]:
         _, rendered = element
+        if not self._spec.can_wait:
+            self._take_off(rendered)
+            yield from self._landed(wait=False)
+            return
         delivery = self._deliver(rendered)
         if delivery.move is Move.HOLD:
             assert delivery.until is not None
-            if self._spec.can_wait and held.read() is None:
+            if held.read() is None:
                 held.write(rendered)
                 permit_due.set(delivery.until.timestamp())
                 window_end.set(GlobalWindow().max_timestamp())
@@ -110,35 +119,44 @@ class _RateLimitedSend(beam.DoFn):
             permit_due.clear()
 
     def start_bundle(self) -> None:
-        self._waited_s = 0.0
+        self._flights: list[_Flight] = []
+        self._line = _Line()
 
-    def finish_bundle(self) -> None:
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for letter in self._landed(wait=True):
+            yield GlobalWindows.windowed_value(letter)
         failpoint("S8")
 
-    def _deliver(self, rendered: RenderedBatch) -> Delivery:
-        """Deliver a batch and count what came of it; where timers do not wait, wait here for permits that are near."""
-        delivery = self._deliver_once(rendered)
-        while delivery.move is Move.HOLD and not self._spec.can_wait and self._wait(rendered, delivery):
-            delivery = replace(again := self._deliver_once(rendered), refused=delivery.refused + again.refused)
-        return delivery
-
-    def _wait(self, rendered: RenderedBatch, delivery: Delivery) -> bool:
-        """Wait until a permit is due; False, without waiting, when this bundle has waited enough or must stop."""
-        assert delivery.until is not None
-        now = self._worker.store.read(lambda reader: reader.now())
-        wait_s = max(0.0, (delivery.until - now).total_seconds())
-        window_s = self._worker.lanes()[rendered.priority].terms.times.window_s
-        if self._worker.stopping.is_set() or self._waited_s + wait_s > window_s:
-            return False
-        self._waited_s += wait_s
-        return not self._worker.stopping.wait(wait_s)
-
-    def _deliver_once(self, rendered: RenderedBatch) -> Delivery:
-        started_s = time.perf_counter()
+    def _take_off(self, rendered: RenderedBatch) -> None:
+        """Hand a batch to the lane's pool; waits while all its threads are busy."""
         with told(self._worker):
-            delivery = self._delivered(rendered)
-        self._worker.keeper.drop(_reference_of(rendered))
-        self._deliver_ms.update(int((time.perf_counter() - started_s) * 1000))
+            window_s = self._worker.lanes()[rendered.priority].terms.times.window_s
+            work = partial(_deliver_in_line, self._worker, rendered, self._line, window_s)
+            self._flights.append(_Flight(rendered, self._worker.pool(rendered.priority).hand(work)))
+
+    def _landed(self, *, wait: bool) -> Iterator[DeadLetter]:
+        """Dead letters of the batches whose delivery has ended. wait: of all. What a delivery raised is raised here."""
+        flights, self._flights = self._flights, []
+        for flight in flights:
+            if not (wait or flight.end.done()):
+                self._flights.append(flight)
+                continue
+            with told(self._worker):
+                delivered = flight.end.result()
+            self._count(flight.rendered, delivered)
+            yield from _dead_letters(flight.rendered, delivered.delivery)
+
+    def _deliver(self, rendered: RenderedBatch) -> Delivery:
+        """Deliver a batch here and now, once, and count what came of it."""
+        with told(self._worker):
+            delivered = _deliver(self._worker, rendered)
+        self._count(rendered, delivered)
+        return delivered.delivery
+
+    def _count(self, rendered: RenderedBatch, delivered: "_Delivered") -> None:
+        """Metrics belong to the bundle's own thread: Beam drops what other threads count."""
+        delivery = delivered.delivery
+        self._deliver_ms.update(delivered.ms)
         self._requests.inc(delivery.requests)
         if delivery.move is Move.LOST:
             self._dropped.inc()
@@ -146,22 +164,103 @@ class _RateLimitedSend(beam.DoFn):
             self._outcomes[kind].inc(count)
         passed = sum(delivery.outcomes.values())
         self._worker.passed[rendered.priority] = self._worker.passed.get(rendered.priority, 0) + passed
-        return delivery
-
-    def _delivered(self, rendered: RenderedBatch) -> Delivery:
-        """Deliver. A fault that nobody foresaw halts the campaign, not its neighbours; the store's go to the runner."""
-        try:
-            return self._worker.deliverer(rendered.priority).deliver(rendered)
-        except (StoreError, ConfigFault, FailpointRaised):
-            raise
-        except Exception as fault:
-            reference = _reference_of(rendered)
-            halt_campaign(self._worker.store, reference, unforeseen(fault, "sending", rendered.batch_no))
-            return Delivery(Move.LOST, "unforeseen", 0, {})
 
     def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:
+        _release(self._worker, rendered, due_at)
+
+
+@dataclass(frozen=True)
+class _Delivered:
+    """How a delivery ended, and how many milliseconds it took, without waits for permits."""
+
+    delivery: Delivery
+    ms: int
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A batch in the pool's hands."""
+
+    rendered: RenderedBatch
+    end: "Future[_Delivered]"
+
+
+class _Line:
+    """Where the batches of a bundle wait for permits, one at a time: whoever came first is not overtaken for ever."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.waited_s = 0.0
+
+
+def _deliver_in_line(worker: Worker, rendered: RenderedBatch, line: _Line, window_s: float) -> _Delivered:
+    """Deliver a batch; where it must wait for a permit that is near, wait; where it is not near, hand it back."""
+    try:
+        delivered = _deliver(worker, rendered)
+        if delivered.delivery.move is Move.HOLD:
+            return _wait_in_line(worker, rendered, line, window_s, delivered)
+        return delivered
+    finally:
+        worker.hand.drop(_reference_of(rendered))
+
+
+def _wait_in_line(
+    worker: Worker, rendered: RenderedBatch, line: _Line, window_s: float, delivered: _Delivered
+) -> _Delivered:
+    with line.turn:
+        while delivered.delivery.move is Move.HOLD:
+            until = delivered.delivery.until
+            assert until is not None
+            if not _wait(worker, until, line, window_s):
+                _release(worker, rendered, until)
+                break
+            before, delivered = delivered, _deliver(worker, rendered)
+            delivered = _together(before, delivered)
+    return delivered
+
+
+def _together(first: _Delivered, then: _Delivered) -> _Delivered:
+    """Two stages of one batch's delivery as one."""
+    outcomes = dict(first.delivery.outcomes)
+    for kind, count in then.delivery.outcomes.items():
+        outcomes[kind] = outcomes.get(kind, 0) + count
+    delivery = replace(
+        then.delivery,
+        requests=first.delivery.requests + then.delivery.requests,
+        outcomes=outcomes,
+        refused=first.delivery.refused + then.delivery.refused,
+    )
+    return _Delivered(delivery, first.ms + then.ms)
+
+
+def _wait(worker: Worker, until: datetime, line: _Line, window_s: float) -> bool:
+    """Wait until a permit is due; False when this bundle has waited enough, or must stop."""
+    now = worker.store.read(lambda reader: reader.now())
+    wait_s = max(0.0, (until - now).total_seconds())
+    if worker.must_stop() or line.waited_s + wait_s > window_s:
+        return False
+    line.waited_s += wait_s
+    return not worker.stopping.wait(wait_s)
+
+
+def _deliver(worker: Worker, rendered: RenderedBatch) -> _Delivered:
+    """Deliver. A fault that nobody foresaw halts the campaign, not its neighbours; the store's go to the runner."""
+    started_s = time.perf_counter()
+    try:
+        delivery = worker.deliverer(rendered.priority).deliver(rendered)
+    except (StoreError, ConfigFault, FailpointRaised):
+        raise
+    except Exception as fault:
         reference = _reference_of(rendered)
-        self._worker.store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
+        halt_campaign(worker.store, reference, unforeseen(fault, "sending", rendered.batch_no))
+        delivery = Delivery(Move.LOST, "unforeseen", 0, {})
+    worker.keeper.drop(_reference_of(rendered))
+    return _Delivered(delivery, int((time.perf_counter() - started_s) * 1000))
+
+
+def _release(worker: Worker, rendered: RenderedBatch, due_at: datetime) -> None:
+    reference = _reference_of(rendered)
+    worker.store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
 
 
 def _reference_of(rendered: RenderedBatch) -> Reference:

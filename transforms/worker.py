@@ -21,9 +21,13 @@ from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
+from transforms.hand import Hand
 from transforms.keeper import Keeper
+from transforms.pool import Pool
 
 SETTINGS_FRESH_S = 5.0
+# Batches whose letters a process holds: those that a lane's pool delivers (at most 64), and the next one.
+LETTERS_HELD = 65
 
 
 @dataclass(frozen=True)
@@ -78,17 +82,25 @@ class Worker:
         self.fair: dict[str, FairShare] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
+        self.hand = Hand(LETTERS_HELD)
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
         self._lanes: dict[str, RunningLane] = {}
         self._lanes_until_s = 0.0
+        self._looking_at_lanes = threading.Lock()
+        self._pools: dict[str, Pool] = {}
 
     def lanes(self) -> dict[str, RunningLane]:
         """The lanes as the store configures them, looked at every few seconds: `config apply` needs no restart."""
-        now_s = self.clocks.own_s()
-        if now_s >= self._lanes_until_s:
-            self._lanes = running_lanes(self.store, self.spec.lanes, self._lanes)
-            self._lanes_until_s = now_s + SETTINGS_FRESH_S
-        return self._lanes
+        with self._looking_at_lanes:
+            now_s = self.clocks.own_s()
+            if now_s >= self._lanes_until_s:
+                self._lanes = running_lanes(self.store, self.spec.lanes, self._lanes)
+                self._lanes_until_s = now_s + SETTINGS_FRESH_S
+            return self._lanes
+
+    def letters(self, reference: Reference) -> tuple[Letters, datetime] | None:
+        """The letters of a reference that came without them: as they are in this process's hand, or rendered again."""
+        return self.hand.get(reference) or self.render(reference)
 
     def render(self, reference: Reference) -> tuple[Letters, datetime] | None:
         return render(self.store, self.key, reference, lambda template: compiled_for(self.store, template))
@@ -96,8 +108,36 @@ class Worker:
     def deliverer(self, priority: str) -> Deliverer:
         lane = self.lanes()[priority]
         return Deliverer(
-            self.store, lane.sender, lane.terms, self.spec.job_id, self.clocks, self.render, self.stopping.is_set
+            self.store, lane.sender, lane.terms, self.spec.job_id, self.clocks, self.letters, self.must_stop
         )
+
+    def pool(self, priority: str) -> Pool:
+        """The threads that deliver a lane's batches side by side, as many as its configuration says now."""
+        threads = self.lanes()[priority].lane.parallel
+        found = self._pools.get(priority)
+        if found is None or found.threads != threads:
+            if found is not None:
+                found.close()
+            found = self._pools[priority] = Pool(threads, f"send-{priority}")
+        return found
+
+    def must_stop(self) -> bool:
+        """Whether nothing new is to be claimed: somebody asked the job to stop, or a round has failed."""
+        return self.stopping.is_set() or any(pool.hurrying for pool in list(self._pools.values()))
+
+    def settle(self) -> None:
+        """After a round, also one that failed: wait for the deliveries that are still under way, which end with their
+        requests in flight, and let go what was not delivered, so that it is planned again."""
+        for pool in self._pools.values():
+            pool.settle()
+        self.hand.clear()
+        self.keeper.drop_all()
+
+    def end_threads(self) -> None:
+        """After a run: none of its threads stays."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
 
 
 @contextmanager

@@ -13,5 +13,6 @@ def local_runner() -> ModuleType:
     finally:
         logging.disable(logging.NOTSET)
     local.quiet_beam()
+    local.settle_process()
     module: ModuleType = local
     return module

@@ -8,7 +8,7 @@ import orjson
 
 from schemas.elements import Reference, RenderedBatch
 from schemas.ids import message_id
-from schemas.letters import FormLetter, Letters, Refusal, dump
+from schemas.letters import FormLetter, Letters, Refusal, dump, encoded
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, TemplateContent
@@ -163,15 +163,25 @@ def _encodes(letters: Letters) -> bool:
 
 
 def element_of(reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:
-    """What travels to the send step."""
+    """What travels to the send step. TypeError for letters with a text that no encoding can carry."""
     body = dump(letters)
+    return _element(reference, at, body if len(body) <= LETTERS_BYTES_MAX else None)
+
+
+def element_without(reference: Reference, letters: Letters, at: datetime) -> RenderedBatch:
+    """What travels where the letters need not: they stay in this process. TypeError as `element_of` raises it."""
+    encoded(letters)
+    return _element(reference, at, None)
+
+
+def _element(reference: Reference, at: datetime, body: bytes | None) -> RenderedBatch:
     return RenderedBatch(
         campaign_id=reference.campaign_id,
         batch_no=reference.batch_no,
         plan_no=reference.plan_no,
         priority=reference.priority,
         rendered_at_us=(at - _EPOCH) // timedelta(microseconds=1),
-        letters=body if len(body) <= LETTERS_BYTES_MAX else None,
+        letters=body,
     )
 
 

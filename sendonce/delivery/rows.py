@@ -1,7 +1,6 @@
 """The rows that a step of the protocol leaves besides the batch's own: finished requests and final messages."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from schemas.ids import message_id
@@ -55,16 +54,30 @@ def write_rows(
 
     details: why somebody was refused, by ordinal; names templates and variables, never a value.
     """
+    reported = report.outcomes if report is not None else {}
     rows = []
     for ordinal, outcome in batches.newly_final(before, after).items():
         if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
             continue
-        row = OutboundMessage(names[ordinal], after.campaign_id, after.batch_no, ordinal, int(outcome), now)
-        if report is not None and ordinal in report.outcomes:
-            row = replace(row, attempt_id=report.attempt_id, provider=before.provider, provider_ref=report.provider_ref)
+        attempt = provider = reference = detail = None
+        if report is not None and ordinal in reported:
+            attempt, provider, reference = report.attempt_id, before.provider, report.provider_ref
         elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
-            row = replace(row, attempt_id=before.attempt_id, provider=before.provider, provider_ref=before.provider_ref)
+            attempt, provider, reference = before.attempt_id, before.provider, before.provider_ref
         elif details and outcome.kind == "refused" and ordinal in details:
-            row = replace(row, detail=details[ordinal] or None)
-        rows.append(row)
+            detail = details[ordinal] or None
+        rows.append(
+            OutboundMessage(
+                message_id=names[ordinal],
+                campaign_id=after.campaign_id,
+                batch_no=after.batch_no,
+                ordinal=ordinal,
+                outcome=int(outcome),
+                at=now,
+                attempt_id=attempt,
+                provider=provider,
+                provider_ref=reference,
+                detail=detail,
+            )
+        )
     tx.put(*rows)

@@ -198,6 +198,7 @@ class SQLiteStore:
         self._behind_micros = 0
         self._latest_lock = threading.Lock()
         self._connections = Connections(self.path)
+        self._my_turn = threading.Lock()
 
     def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
         with self._transaction(tag, writing=True) as (connection, at):
@@ -242,7 +243,7 @@ class SQLiteStore:
         """A transaction with its clocks. It waits for locks before it starts, never later."""
         committing = False
         try:
-            with self._connections.mine() as held:
+            with self._connections.mine() as held, self._turn(tag, writing=writing):
                 connection, kept = self._begin(held, tag, writing=writing)
                 try:
                     yield connection, self._time(kept, writing=writing)
@@ -253,6 +254,19 @@ class SQLiteStore:
                     raise
         except sqlite3.Error as fault:
             raise in_our_words(fault, self.path, committing=committing) from fault
+
+    @contextmanager
+    def _turn(self, tag: str, *, writing: bool) -> Iterator[None]:
+        """One writer of this process at a time: its threads wait here asleep, not by asking SQLite over and over."""
+        if not writing:
+            yield
+            return
+        if not self._my_turn.acquire(timeout=self._patience_s):
+            raise still_locked(self.path, tag, self._patience_s)
+        try:
+            yield
+        finally:
+            self._my_turn.release()
 
     def _begin(self, held: Held, tag: str, *, writing: bool) -> tuple[sqlite3.Connection, Kept]:
         """Start a transaction and take its snapshot; returns its connection and the clocks that the store has kept."""
