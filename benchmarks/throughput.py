@@ -2,13 +2,16 @@
 
     python -m benchmarks.throughput --recipients 100000 --sender sendgrid --json
 
-The raw loop renders, packs, serialises and sends the same batches to the same place, without Beam and without a store's
-transactions: the fastest that this machine can do for these letters. Pipeline and raw loop run in turn, each in a
-process of its own, three times; both figures are medians. With `--sender sendgrid` the letters go to a fake SendGrid
-on loopback, in its own process, outside both.
+The raw loop renders, packs, serialises and posts the same requests to the same place, one after the other, without
+Beam and without a store (the recipients are read beforehand, off the clock): what a simple program would do that
+remembers nothing. The pipeline is `sendonce run`: it plans, claims, limits, records every outcome, and its requests
+go side by side, as many as the lane's `parallel`. Pipeline and raw loop run in turn, each in a process of its own,
+three times; both figures are medians. With `--sender sendgrid` the letters go to a fake SendGrid on loopback, in its
+own process, outside both. That both sides handed over the same letters in the same requests, byte for byte as many, is
+checked in each run; so is that the sink was not what they waited for.
 
 Last line, one JSON object: recipients, recipients_per_s, raw_recipients_per_s, ratio, peak_rss_mb (of the pipeline),
-requests, form_letters, store_rows_per_message, load_rows_per_s, outbound_log.
+requests, form_letters (different ones, in the whole campaign), store_rows_per_message, load_rows_per_s, outbound_log.
 """
 
 import argparse
@@ -16,20 +19,18 @@ import json
 import os
 import resource
 import shutil
-import signal
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import sendonce.config as configuration
+from benchmarks.sinks import KEY, Arrived, Sink, sink_of
 from schemas.ids import attempt_id
 from schemas.tables import TABLES, Batch
 from sendonce.control.campaigns import submit
@@ -41,23 +42,25 @@ from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.requests import next_letters
 from sendonce.rendering.catalogue import find_template
 from sendonce.senders.base import Request, Verdict
-from sendonce.stores.base import ANY_SHARD
+from sendonce.stores.base import ANY_SHARD, Store
 from sendonce.stores.opening import init_store, open_store, store_key
 
 CAMPAIGN = "bench"
-KEY = "SG.benchmark"
+# Of the time that a run took, what its sink may have been busy on one core without being what the run waited for.
+SINK_BUSY_MOST = 0.8
 
 
-def prepare(folder: Path, recipients: int, sender: str, outbound_log: str, base_url: str) -> float:
-    """A store with one sealed, submitted campaign; returns rows loaded a second."""
-    senders: dict[str, Any] = {"outbox": {"adapter": "outbox", "path": str(folder / "outbox")}}
-    if sender == "sendgrid":
-        senders = {"sendgrid": {"adapter": "sendgrid", "base_url": base_url, "api_key": "env:BENCH_KEY"}}
-    settings = {"senders": senders, "lanes": {"bulk": {"sender": sender, "outbound_log": outbound_log}}}
+def prepare(
+    folder: Path, recipients: int, sender: str, outbound_log: str, settings: dict[str, Any], batch_size: int | None
+) -> float:
+    """A store with one sealed, submitted campaign of the newsletter; returns rows loaded a second."""
     store = init_store(f"sqlite:///{folder}/store.db", "production")
-    configuration.apply_config(store, configuration.Config.model_validate(settings), "benchmark")
+    bulk = {"sender": sender, "outbound_log": outbound_log, **({"batch_size": batch_size} if batch_size else {})}
+    config = configuration.Config.model_validate({"senders": {sender: settings}, "lanes": {"bulk": bulk}})
+    configuration.apply_config(store, config, "benchmark")
     write_sample(folder / "list.csv", recipients)
     options = LoadOptions(
+        batch_size=config.lanes["bulk"].batch_size,
         from_address="Shop <news@shop.example>",
         unsubscribe_base_url="https://shop.example/u",
         rejects_folder=folder,
@@ -73,6 +76,21 @@ def prepare(folder: Path, recipients: int, sender: str, outbound_log: str, base_
     return report.rows_read / seconds
 
 
+class _OffTheClock:
+    """A store for reading whose time does not count."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.seconds = 0.0
+
+    def read(self, work: Any) -> Any:
+        started_s = time.perf_counter()
+        try:
+            return self._store.read(work)
+        finally:
+            self.seconds += time.perf_counter() - started_s
+
+
 def raw_loop(url: str) -> dict[str, float]:
     """Every batch rendered, packed, serialised and sent, one after the other, and nothing else."""
     store = open_store(url)
@@ -80,15 +98,17 @@ def raw_loop(url: str) -> dict[str, float]:
     batches = store.read(lambda reader: reader.tally(Batch, ANY_SHARD, CAMPAIGN, sums=("size",)))
     references = plan_lane(store, lane.terms, sum(int(row["size"]) for row in batches))
     compiled = lru_cache(lambda template_hash: compiled_for(store, template_hash))
-    requests = forms = sent = 0
+    recipients: Any = _OffTheClock(store)
+    forms: set[int] = set()
+    requests = sent = 0
     started_s = time.perf_counter()
     for reference in references:
-        rendered = render(store, key, reference, compiled)
+        rendered = render(recipients, key, reference, compiled)
         assert rendered is not None
         letters, _ = rendered
-        forms += len(letters.forms)
+        forms.update(hash((form.subject, form.text, form.html)) for form in letters.forms)
         left = {letter.ordinal for letter in letters.letters}
-        while chosen := next_letters(letters, left, lane.sender.capabilities, 1000):
+        while chosen := next_letters(letters, left, lane.sender.capabilities, lane.sender.capabilities.recipients):
             attempt = attempt_id(time.time_ns() // 1_000_000, os.urandom(10))
             request = Request(CAMPAIGN, reference.batch_no, attempt, letters, chosen)
             reply = lane.sender.send(lane.sender.prepare(request), 30.0)
@@ -96,15 +116,16 @@ def raw_loop(url: str) -> dict[str, float]:
             left.difference_update(letter.ordinal for letter in chosen)
             requests += 1
             sent += len(chosen)
-    seconds = time.perf_counter() - started_s
-    return {"seconds": seconds, "requests": requests, "form_letters": forms, "sent": sent}
+    seconds = time.perf_counter() - started_s - recipients.seconds
+    return {"seconds": seconds, "requests": requests, "form_letters": len(forms), "sent": sent}
 
 
 def pipeline(url: str) -> dict[str, float]:
     """The bounded run, as `sendonce run` does it."""
-    from pipelines.local import quiet_beam, run_bounded
+    from pipelines.local import quiet_beam, run_bounded, settle_process
 
     quiet_beam()
+    settle_process()
     started_s = time.perf_counter()
     report = run_bounded(url, lanes=("bulk",))
     seconds = time.perf_counter() - started_s
@@ -116,7 +137,6 @@ def in_own_process(what: str, folder: Path) -> dict[str, float]:
     """Run one side on a copy of the prepared store, in a process of its own; adds its peak memory in MB."""
     copy = folder / "run"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.rmtree(folder / "outbox", ignore_errors=True)
     copy.mkdir()
     shutil.copy(folder / "store.db", copy / "store.db")
     command = [sys.executable, "-m", "benchmarks.throughput", "--side", what, "--store", f"sqlite:///{copy}/store.db"]
@@ -124,6 +144,7 @@ def in_own_process(what: str, folder: Path) -> dict[str, float]:
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     if what == "pipeline":
         found["rows"] = rows_in(copy / "store.db") - rows_in(folder / "store.db")
+    shutil.rmtree(copy)
     return found
 
 
@@ -133,36 +154,34 @@ def rows_in(path: Path) -> int:
         return sum(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names)
 
 
-@contextmanager
-def sink(sender: str, folder: Path) -> Iterator[str]:
-    """The base URL of a fake SendGrid in its own process; empty for the outbox, which needs none."""
-    if sender != "sendgrid":
-        yield ""
-        return
-    command = [sys.executable, "-m", "tests.providers.sendgrid", "--log", str(folder / "sendgrid.log"), "--key", KEY]
-    server = subprocess.Popen([*command, "--checks", "none"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        yield server.stdout.readline().split()[-1]
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(10)
+def side(what: str, folder: Path, sink: Sink) -> tuple[dict[str, float], Arrived]:
+    """Run one side, and see what it handed over. The sink may not have been busy all the time."""
+    busy_s = sink.busy_s()
+    found = in_own_process(what, folder)
+    found["sink_busy"] = (sink.busy_s() - busy_s) / found["seconds"]
+    assert found["sink_busy"] < SINK_BUSY_MOST, f"the sink was what the {what} waited for: {found}"
+    return found, sink.arrived()
 
 
-def measure(recipients: int, sender: str, outbound_log: str, runs: int, folder: Path) -> dict[str, Any]:
+def measure(
+    recipients: int, sender: str, outbound_log: str, runs: int, folder: Path, batch_size: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures, under the names that this page promises, and what else is known of the runs."""
     raws, wholes = [], []
-    with sink(sender, folder) as base_url:
-        load_rows_per_s = prepare(folder, recipients, sender, outbound_log, base_url)
+    with sink_of(sender, folder) as sink:
+        load_rows_per_s = prepare(folder, recipients, sender, outbound_log, sink.settings(), batch_size)
         for number in range(runs):
-            raws.append(in_own_process("raw", folder))
-            wholes.append(in_own_process("pipeline", folder))
-            print(
-                f"run {number + 1}: raw {raws[-1]['seconds']:.1f} s, pipeline {wholes[-1]['seconds']:.1f} s",
-                file=sys.stderr,
-            )
+            raw, raw_arrived = side("raw", folder, sink)
+            whole, whole_arrived = side("pipeline", folder, sink)
+            assert raw_arrived == whole_arrived, f"not the same requests: {raw_arrived}, {whole_arrived}"
+            assert (raw["requests"], raw["sent"]) == (raw_arrived.requests, raw_arrived.recipients)
+            raws.append(raw)
+            wholes.append(whole)
+            told = f"run {number + 1}: raw {raw['seconds']:.1f} s, pipeline {whole['seconds']:.1f} s"
+            print(f"{told}, sink busy {raw['sink_busy']:.0%} and {whole['sink_busy']:.0%}", file=sys.stderr)
     raw_s = statistics.median(run["seconds"] for run in raws)
     whole_s = statistics.median(run["seconds"] for run in wholes)
-    return {
+    figures = {
         "recipients": recipients,
         "recipients_per_s": round(recipients / whole_s),
         "raw_recipients_per_s": round(recipients / raw_s),
@@ -174,6 +193,16 @@ def measure(recipients: int, sender: str, outbound_log: str, runs: int, folder: 
         "load_rows_per_s": round(load_rows_per_s),
         "outbound_log": outbound_log,
     }
+    more = {
+        "sender": sender,
+        "runs": runs,
+        "letters": raw_arrived.recipients,
+        "request_mb": round(raw_arrived.bytes / 1e6, 1),
+        "ratios": [round(raw["seconds"] / whole["seconds"], 3) for raw, whole in zip(raws, wholes, strict=True)],
+        "sink_busy": round(max(run["sink_busy"] for run in (*raws, *wholes)), 2),
+        "rounds": int(wholes[-1]["rounds"]),
+    }
+    return figures, more
 
 
 def main() -> None:
@@ -181,6 +210,7 @@ def main() -> None:
     parser.add_argument("--recipients", type=int, default=20_000)
     parser.add_argument("--sender", choices=("sendgrid", "outbox"), default="sendgrid")
     parser.add_argument("--outbound-log", choices=("rows", "packed"), default="rows")
+    parser.add_argument("--batch-size", type=int, help="recipients of a batch (default: the bulk lane's default)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
     parser.add_argument("--side", choices=("raw", "pipeline"), help=argparse.SUPPRESS)
@@ -191,9 +221,17 @@ def main() -> None:
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({**found, "peak_rss_mb": peak_mb}))
         return
+    os.environ["BENCH_KEY"] = KEY
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(options.recipients, options.sender, options.outbound_log, options.runs, Path(folder))
-    print(json.dumps(result))
+        figures, _ = measure(
+            options.recipients,
+            options.sender,
+            options.outbound_log,
+            options.runs,
+            Path(folder),
+            options.batch_size,
+        )
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -157,6 +157,7 @@ class FakeSendGrid:
             "message_ids": [one.get("message_id", "") for one in args],
             "to": [party.get("email", "") for one in people for party in one.get("to", [])],
             "recipients": len(people),
+            "bytes": len(raw),
             "sha256": hashlib.sha256(raw).hexdigest(),
             "verdict": fate.fault or str(fate.status),
             "accepted": bool(people) and fate.accepted,

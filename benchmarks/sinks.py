@@ -1,0 +1,123 @@
+"""Where a benchmark's letters go, and what arrived there: a fake SendGrid in a process of its own, or a folder."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+KEY = "SG.benchmark"
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What one side of a comparison handed over. content: a digest of which letters stood in which request."""
+
+    requests: int
+    recipients: int
+    bytes: int
+    content: str
+
+
+class Sink(Protocol):
+    def settings(self) -> dict[str, Any]:
+        """The sender's configuration that leads here."""
+
+    def arrived(self) -> Arrived:
+        """What came since this was last asked."""
+
+    def busy_s(self) -> float:
+        """CPU seconds that the sink has used so far, outside the sending process; 0 when it has no process."""
+
+
+class FakeSendGrid:
+    """`tests.providers.sendgrid` as a process: real HTTP on loopback, every request logged."""
+
+    def __init__(self, url: str, log: Path, pid: int) -> None:
+        self._url = url
+        self._log = log
+        self._pid = pid
+        self._read_to = 0
+
+    def settings(self) -> dict[str, Any]:
+        return {"adapter": "sendgrid", "base_url": self._url, "api_key": "env:BENCH_KEY"}
+
+    def arrived(self) -> Arrived:
+        requests = recipients = size = 0
+        content: list[str] = []
+        with open(self._log, "rb") as log:
+            log.seek(self._read_to)
+            for line in log:
+                found = json.loads(line)
+                assert found["accepted"], found["verdict"]
+                requests += 1
+                recipients += found["recipients"]
+                size += found["bytes"]
+                content.append(_digest(found["message_ids"]))
+            self._read_to = log.tell()
+        return Arrived(requests, recipients, size, _digest(sorted(content)))
+
+    def busy_s(self) -> float:
+        words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Folder:
+    """The outbox's folder. Emptied when it has been counted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def settings(self) -> dict[str, Any]:
+        return {"adapter": "outbox", "path": str(self._path)}
+
+    def arrived(self) -> Arrived:
+        files = sorted(self._path.rglob("*.mbox"))
+        sizes = [file.stat().st_size for file in files]
+        recipients = sum(_letters_in(file) for file in files)
+        names = _digest([file.name for file in files])
+        for file in files:
+            file.unlink()
+        return Arrived(len(files), recipients, sum(sizes), names)
+
+    def busy_s(self) -> float:
+        return 0.0
+
+
+def _letters_in(file: Path) -> int:
+    with open(file, "rb") as handle:
+        return sum(line.startswith(b"X-Sendonce-Ordinal: ") for line in handle)
+
+
+def _digest(words: list[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+
+@contextmanager
+def sink_of(sender: str, folder: Path) -> Iterator[Sink]:
+    """The sink of a sender, `sendgrid` or `outbox`; its files lie in `folder`."""
+    if sender == "outbox":
+        yield Folder(folder / "outbox")
+        return
+    log = folder / "sendgrid.log"
+    log.touch()
+    command = [sys.executable, "-m", "tests.providers.sendgrid", "--log", str(log), "--key", KEY, "--checks", "none"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield FakeSendGrid(_first_line(server.stdout).split()[-1], log, server.pid)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(10)
+
+
+def _first_line(output: IO[str] | None) -> str:
+    assert output is not None
+    line = output.readline()
+    assert line, "the fake SendGrid did not start"
+    return line
