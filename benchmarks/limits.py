@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,8 +39,9 @@ LETTER = {
     "body.txt.j2": "Dear {{ name }},\n\ngood day.\n\n{{ unsubscribe_url }}\n",
     "body.html.j2": '<p>Dear {{ name }},</p><p>good day.</p><p><a href="{{ unsubscribe_url }}">Unsubscribe</a></p>\n',
 }
-# Until each process has started and found the work; the campaign is large enough for it.
-START_S = 15
+# Measured longer than asked for, so that the last request of the measured time is over; the campaign has work for more.
+AFTER_S = 2
+START_WITHIN_S = 120
 
 
 def prepare(folder: Path, per_s: float, burst: int, seconds: float) -> str:
@@ -51,21 +53,26 @@ def prepare(folder: Path, per_s: float, burst: int, seconds: float) -> str:
     }
     store = init_store(url, "production")
     configuration.apply_config(store, configuration.Config.model_validate(settings), "benchmark")
-    with open(folder / "list.csv", "w", encoding="utf-8", newline="") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(("recipient_id", "email", "name"))
-        people = int(burst + per_s * (seconds + START_S)) + 1000
-        writer.writerows((f"p{number}", f"p{number}@one.example", f"Ann {number}") for number in range(people))
+    people = write_list(folder / "list.csv", int(burst + per_s * (seconds + 5 * AFTER_S)) + 1000)
     options = LoadOptions(
         from_address="Shop <news@shop.example>",
         unsubscribe_base_url="https://shop.example/u",
         rejects_folder=folder,
     )
     letter = source_of("letter", LETTER)
-    load(store, campaign_id=CAMPAIGN, path=folder / "list.csv", template=letter, options=options, by="benchmark")
+    load(store, campaign_id=CAMPAIGN, path=people, template=letter, options=options, by="benchmark")
     submit(store, CAMPAIGN, "benchmark")
     store.close()
     return url
+
+
+def write_list(path: Path, people: int) -> Path:
+    """A list of so many recipients with short names."""
+    with open(path, "w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(("recipient_id", "email", "name"))
+        writer.writerows((f"p{number}", f"p{number}@one.example", f"Ann {number}") for number in range(people))
+    return path
 
 
 def send_until_told(url: str) -> None:
@@ -81,6 +88,18 @@ def send_until_told(url: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     run_bounded(url, lanes=("bulk",), stop=stop)
+
+
+def wait_for_first_grant(url: str) -> None:
+    store = open_store(url)
+    try:
+        for _ in range(START_WITHIN_S * 10):
+            if store.read(lambda reader: reader.scan(Attempt, ANY_SHARD, CAMPAIGN)):
+                return
+            time.sleep(0.1)
+    finally:
+        store.close()
+    raise AssertionError(f"no request within {START_WITHIN_S} s")
 
 
 def grants_in(url: str) -> list[tuple[datetime, int]]:
@@ -111,7 +130,8 @@ def measure(per_s: float, burst: int, seconds: float, processes: int, folder: Pa
     command = [sys.executable, "-m", "benchmarks.limits", "--side", url]
     senders = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(processes)]
     try:
-        threading.Event().wait(seconds + START_S)
+        wait_for_first_grant(url)
+        time.sleep(seconds + AFTER_S)
     finally:
         for sender in senders:
             assert sender.stdin is not None

@@ -1,0 +1,142 @@
+"""What `make bench` promises to those who read its figures: names, what is compared, what is counted."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from benchmarks import limits, report, sinks
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [
+    "recipients",
+    "recipients_per_s",
+    "raw_recipients_per_s",
+    "ratio",
+    "peak_rss_mb",
+    "requests",
+    "form_letters",
+    "store_rows_per_message",
+    "load_rows_per_s",
+    "outbound_log",
+]
+
+
+@pytest.mark.parametrize(("sender", "log"), [("sendgrid", "packed"), ("outbox", "rows")])
+def test_the_last_line_is_one_object_with_the_promised_names(sender: str, log: str) -> None:
+    """The run itself asserts that both sides handed over the same letters in the same requests."""
+    command = [sys.executable, "-m", "benchmarks.throughput", "--recipients", "300", "--runs", "1", "--json"]
+    done = subprocess.run(
+        [*command, "--sender", sender, "--outbound-log", log], capture_output=True, text=True, cwd=ROOT, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert list(found) == NAMES
+    assert (found["recipients"], found["outbound_log"]) == (300, log)
+    assert 0 < found["form_letters"] <= 300
+    assert found["requests"] >= (found["form_letters"] if sender == "sendgrid" else 1)
+    assert found["store_rows_per_message"] >= (0.9 if log == "rows" else 0.0)
+    assert found["ratio"] == pytest.approx(found["recipients_per_s"] / found["raw_recipients_per_s"], rel=0.1)
+
+
+def seconds(*moments: tuple[float, int]) -> list[tuple[datetime, int]]:
+    start = datetime(2026, 1, 15, tzinfo=UTC)
+    return [(start + timedelta(seconds=at), n) for at, n in moments]
+
+
+def test_a_bucket_that_is_kept_is_not_over() -> None:
+    assert limits.over_limit(seconds((0, 10), (1, 10), (2, 10)), 10.0, 10) == 0.0
+    assert limits.over_limit(seconds((0, 4), (100, 10)), 1.0, 10) == 0.0
+
+
+def test_a_bucket_that_is_overdrawn_is_over_by_as_much() -> None:
+    assert limits.over_limit(seconds((0, 10), (0.5, 10)), 10.0, 10) == pytest.approx(5.0)
+    assert limits.over_limit(seconds((0, 11)), 10.0, 10) == pytest.approx(1.0)
+
+
+def test_a_folder_is_counted_by_letters_and_emptied(tmp_path: Path) -> None:
+    (tmp_path / "spring").mkdir()
+    (tmp_path / "spring" / "batch-0.mbox").write_bytes(
+        b"From x\nX-Sendonce-Ordinal: 0\n\nFrom x\nX-Sendonce-Ordinal: 1\n"
+    )
+    folder = sinks.Folder(tmp_path)
+    first = folder.arrived()
+    assert (first.requests, first.recipients) == (1, 2)
+    assert folder.arrived() == sinks.Arrived(0, 0, 0, folder.arrived().content)
+    assert first.content != folder.arrived().content
+
+
+FIGURES = {
+    "recipients": 1000,
+    "recipients_per_s": 500,
+    "raw_recipients_per_s": 1000,
+    "ratio": 0.5,
+    "peak_rss_mb": 200,
+    "requests": 40,
+    "form_letters": 30,
+    "store_rows_per_message": 1.05,
+    "load_rows_per_s": 40_000,
+    "outbound_log": "rows",
+    "sender": "sendgrid",
+    "runs": 1,
+    "letters": 998,
+    "request_mb": 1.0,
+    "ratios": [0.5],
+    "sink_busy": 0.1,
+    "rounds": 1,
+    "batch_size": None,
+}
+LIMIT = {
+    "scope_per_s": 500.0,
+    "burst": 500,
+    "seconds": 60.0,
+    "granted": 30_400,
+    "used_ratio": 0.9967,
+    "processes": 1,
+    "max_over_limit": 0.0,
+}
+
+
+def found(**changes: object) -> dict[str, object]:
+    return {
+        "about": report.about(),
+        "throughput": [{**FIGURES, **changes}],
+        "large": [{**FIGURES, "peak_rss_mb": 250}, {**FIGURES, "peak_rss_mb": 300}],
+        "batch_sizes": [{**FIGURES, "batch_size": 5000}],
+        "load": {"rows": 100, "file_mb": 0.1, "rows_per_s": 40_000, "rows_per_cpu_s": 45_000, "peak_mb": 60},
+        "claims": {"no_limit": {"ms": 4.0, "cpu_ms": 2.0}, "rate": {"ms": 4.2, "cpu_ms": 2.2}},
+        "limits": [LIMIT],
+    }
+
+
+def test_the_page_says_results_beside_targets_and_names_no_machine() -> None:
+    page = report.page(found())
+    assert "≥ 0.5 ✓" in page
+    assert "≤ 1.02 ✗" in page
+    assert "+20.0%" in page
+    assert "99.7%" in page
+    host = os.uname().nodename
+    assert not re.search(rf"\b{re.escape(host)}\b", page)
+    assert str(ROOT) not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, ""),
+        ({"letters": 1200}, "letters"),
+        ({"requests": 3}, "requests"),
+        ({"store_rows_per_message": 3.5}, "rows"),
+        ({"store_rows_per_message": 0.5}, "rows"),
+        ({"ratio": 0.001}, "ratio"),
+    ],
+)
+def test_a_figure_that_speed_has_no_part_in_fails_a_check(changes: dict[str, object], word: str) -> None:
+    problems = report.wrong(found(**changes))
+    assert len(problems) == bool(word)
+    assert all(word in problem for problem in problems)
