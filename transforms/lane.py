@@ -1,6 +1,6 @@
 """ByPriority and SendLane: each priority has its own way through the graph, one box with its name in the console."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam import typehints
@@ -46,11 +46,25 @@ class SendLane(beam.PTransform):
         outputs = (
             references
             | "Key by shard" >> beam.ParDo(_KeyByShard(self._shards))
-            | "Group" >> beam.GroupIntoBatches(self._parcel, max_buffering_duration_secs=self._parcel_wait_s)
+            | "Group" >> self._grouping()
             | "RenderBatch" >> RenderBatch(self._spec, self._shards)
         )
         send_dead = outputs.rendered | "RateLimitedSend" >> RateLimitedSend(self._spec)
         return (outputs[DEAD], send_dead) | "Dead letters" >> beam.Flatten().with_output_types(DeadLetter)
+
+    def _grouping(self) -> beam.PTransform:
+        """Parcels of one need no state; measuring the size of that state took local runs a thirtieth of their time."""
+        if self._parcel == 1:
+            return beam.ParDo(_ParcelOfOne())
+        return beam.GroupIntoBatches(self._parcel, max_buffering_duration_secs=self._parcel_wait_s)
+
+
+@typehints.with_input_types(tuple[str, Reference])
+@typehints.with_output_types(tuple[str, Iterable[Reference]])
+class _ParcelOfOne(beam.DoFn):
+    def process(self, keyed: tuple[str, Reference]) -> list[tuple[str, list[Reference]]]:
+        key, reference = keyed
+        return [(key, [reference])]
 
 
 class _KeyByShard(beam.DoFn):

@@ -105,7 +105,8 @@ def by_sendgrid(shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch, **setting
     monkeypatch.setenv("THE_KEY", KEY)
     mail = {"adapter": "sendgrid", "api_key": "env:THE_KEY", "base_url": url, **settings}
     guard = {"recipients_allowed": ["@one.example"]}
-    config = Config.model_validate({"senders": {"mail": mail}, "lanes": {"bulk": {"sender": "mail"}}, **guard})
+    bulk = {"sender": "mail", "parallel": settings.get("parallel", 4)}
+    config = Config.model_validate({"senders": {"mail": mail}, "lanes": {"bulk": bulk}, **guard})
     apply_config(shop.store, config, "test")
 
 
