@@ -34,7 +34,7 @@ LANE_NAMES: Final[tuple[LaneName, ...]] = ("critical", "high", "bulk")
 _LANE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "critical": {"batch_size": 100, "in_doubt": "hold"},
     "high": {"batch_size": 100, "in_doubt": "hold"},
-    "bulk": {"batch_size": 1000, "in_doubt": "assume"},
+    "bulk": {"batch_size": 5000, "in_doubt": "assume"},
 }
 
 SenderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]

@@ -40,7 +40,7 @@ senders:
 lanes:
   critical: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
   high: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
-  bulk: {sender: outbox, in_doubt: assume, batch_size: 1000, limits: []}
+  bulk: {sender: outbox, in_doubt: assume, batch_size: 5000, limits: []}
 
 # Limits for mailboxes of one operator, over all lanes and senders. Known by name: google, microsoft, yahoo, apple, gmx,
 # mailru, orange, qq; others list their domains: shop.example, yahoo.* (any ending), *.corp.example (all below).

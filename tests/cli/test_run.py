@@ -97,7 +97,7 @@ def test_ctrl_c_lets_what_is_in_flight_end_and_the_next_run_goes_on(
     sendonce: Call, store: Store, note: str, folder: Path
 ) -> None:
     settings = (folder / "sendonce.yaml").read_text()
-    slow = settings.replace("batch_size: 1000, limits: []", "batch_size: 5, limits: [{rate: 10/s, burst: 5}]")
+    slow = settings.replace("batch_size: 5000, limits: []", "batch_size: 5, limits: [{rate: 10/s, burst: 5}]")
     assert slow != settings
     (folder / "sendonce.yaml").write_text(slow)
     sendonce("config", "apply")

@@ -63,7 +63,7 @@ def test_a_test_takes_permits_and_waits_for_them(
     sendonce: Call, campaign: str, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = (folder / "sendonce.yaml").read_text()
-    (folder / "sendonce.yaml").write_text(settings.replace("batch_size: 1000, limits: []", "limits: [{cap: 1/h}]"))
+    (folder / "sendonce.yaml").write_text(settings.replace("batch_size: 5000, limits: []", "limits: [{cap: 1/h}]"))
     sendonce("config", "apply")
     monkeypatch.setattr("sendonce.cli.trial._PATIENCE_S", 1.0)
 
