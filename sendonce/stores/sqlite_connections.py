@@ -21,7 +21,7 @@ _FORK_WAIT_S: Final = 5.0
 _SETUP: Final = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
-    "PRAGMA cache_size = -16384",
+    "PRAGMA cache_size = -4096",
     # At 16 MB of journal the pages go into the file; a journal that a long reader let grow is cut back to 64 MB.
     "PRAGMA wal_autocheckpoint = 4000",
     "PRAGMA journal_size_limit = 67108864",
