@@ -23,7 +23,7 @@ from sendonce.config import ConfigFault
 from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
 from sendonce.delivery.halting import halt_campaign, unforeseen
-from sendonce.delivery.terms import Move
+from sendonce.delivery.terms import SETTINGS_CHANGED, Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
 from transforms.worker import Worker, WorkerSpec, told, worker_for
@@ -162,7 +162,8 @@ class _RateLimitedSend(beam.DoFn):
             self._dropped.inc()
         for kind, count in delivery.outcomes.items():
             self._outcomes[kind].inc(count)
-        passed = sum(delivery.outcomes.values())
+        # Whoever a limit sends away took no time: a lane that only waits is not slow, and plans on at its pace.
+        passed = sum(delivery.outcomes.values()) + (delivery.left if delivery.reason == "limit" else 0)
         self._worker.passed[rendered.priority] = self._worker.passed.get(rendered.priority, 0) + passed
 
     def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:
@@ -254,6 +255,8 @@ def _deliver(worker: Worker, rendered: RenderedBatch) -> _Delivered:
         reference = _reference_of(rendered)
         halt_campaign(worker.store, reference, unforeseen(fault, "sending", rendered.batch_no))
         delivery = Delivery(Move.LOST, "unforeseen", 0, {})
+    if delivery.reason == SETTINGS_CHANGED:
+        worker.read_settings_again()
     worker.keeper.drop(_reference_of(rendered))
     return _Delivered(delivery, int((time.perf_counter() - started_s) * 1000))
 

@@ -98,6 +98,11 @@ class Worker:
                 self._lanes_until_s = now_s + SETTINGS_FRESH_S
             return self._lanes
 
+    def read_settings_again(self) -> None:
+        """Somebody applied settings: the next look at the lanes reads them."""
+        with self._looking_at_lanes:
+            self._lanes_until_s = 0.0
+
     def letters(self, reference: Reference) -> tuple[Letters, datetime] | None:
         """The letters of a reference that came without them: as they are in this process's hand, or rendered again."""
         return self.hand.get(reference) or self.render(reference)

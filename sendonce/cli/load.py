@@ -35,7 +35,10 @@ _COLUMNS = ("recipient_id", "email", "locale", "timezone", "template_variables")
 @click.option("--priority", type=click.Choice(LANE_NAMES), help="The lane. [the template's]")
 @click.option("--from", "from_address", metavar="ADDRESS", help="[the template's, then the settings']")
 @click.option(
-    "--list", "list_name", metavar="NAME", help="Suppressions of this list hold, too; its links unsubscribe from it."
+    "--list",
+    "list_name",
+    metavar="NAME",
+    help="Suppressions of this list hold, too; its links unsubscribe from it. [bulk letters: bulk]",
 )
 @click.option("--expires", metavar="TIME", help="Send nothing from then on. Like `submit --expires`.")
 @with_session

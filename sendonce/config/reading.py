@@ -10,8 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from sendonce.config.faults import ConfigFault
-from sendonce.config.limits import LimitSetting
-from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, Lane, Unsubscribe
+from sendonce.config.limits import LimitSetting, WarmUp
+from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, DomainGroup, Lane, Unsubscribe
 from sendonce.config.yaml_nodes import endless
 
 DEFAULT_FILE: Final = "sendonce.yaml"
@@ -145,7 +145,9 @@ def _problem(error: Any, place: tuple[Any, ...], adapter: str) -> str:
     if kind == "extra_forbidden":
         known = _settings_at(place, adapter)
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
-        return f"no such setting; did you mean {close[0]}?" if close else f"no such setting; known: {', '.join(known)}"
+        if close:
+            return f"no such setting; did you mean {close[0]}?"
+        return f"no such setting; known: {', '.join(known)}" if known else "no such setting"
     if kind in ("missing", "union_tag_not_found"):
         return "is missing; set it"
     if kind == "literal_error":
@@ -158,9 +160,20 @@ def _problem(error: Any, place: tuple[Any, ...], adapter: str) -> str:
 
 
 def _settings_at(place: tuple[Any, ...], adapter: str) -> list[str]:
+    """The names that may stand where one does not belong; none where nothing is known of the place."""
     model: Any = Config
     if "limits" in place[:-1]:
         model = LimitSetting
+    elif "warm_up" in place[:-1]:
+        model = WarmUp
     elif len(place) > 1:
-        model = {"lanes": Lane, "senders": ADAPTER_SETTINGS.get(adapter), "unsubscribe": Unsubscribe}[place[0]]
+        parts = {
+            "lanes": Lane,
+            "senders": ADAPTER_SETTINGS.get(adapter),
+            "unsubscribe": Unsubscribe,
+            "domains": DomainGroup,
+        }
+        model = parts.get(place[0])
+    if model is None:
+        return []
     return [field.alias or name for name, field in model.model_fields.items() if name != "name"]

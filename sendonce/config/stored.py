@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from secrets import token_hex
 from typing import Final, TypeVar
 
 import orjson
@@ -21,6 +22,7 @@ _SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
 _GROUP: Final[TypeAdapter[DomainGroup]] = TypeAdapter(DomainGroup)
 Model = TypeVar("Model")
 _DAYS_TOLD: Final = 6
+_REVISION: Final = ("applied", "revision")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
         changes, writes, removals = _differences(tx, config, by, now)
         tx.delete(*removals)
         tx.put(*writes)
+        if changes:
+            tx.put(Setting(*_REVISION, token_hex(8), now, by))
         return changes
 
     return store.transact(work, tag="config_apply")
@@ -99,6 +103,12 @@ def lanes_in(store: Store) -> dict[str, Lane]:
 def senders_in(store: Store) -> dict[str, SenderSettings]:
     """The senders that jobs may use, by name. ConfigFault when none were applied."""
     return {row.name: _parse(_SENDER, row) for row in _settings(store, "sender")}
+
+
+def applied_revision(reader: Reader) -> str:
+    """Names what was applied last, so that a job can tell whether it works by old settings; empty before `init`."""
+    row = reader.get(Setting, *_REVISION)
+    return row.value if row is not None else ""
 
 
 def domain_groups_in(store: Store) -> DomainGroups | None:

@@ -5,16 +5,27 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
-from schemas.tables import SCHEMA_VERSION, Meta
-from sendonce.config import Config, ConfigFault, OutboxSettings, config_changes, lanes_in, senders_in
+from schemas.tables import SCHEMA_VERSION, Batch, Meta
+from sendonce.config import (
+    Config,
+    ConfigFault,
+    OutboxSettings,
+    SenderSettings,
+    SendGridSettings,
+    config_changes,
+    lanes_in,
+    senders_in,
+)
+from sendonce.config.secrets import resolve
 from sendonce.control.guards import sender_obstacle
+from sendonce.control.sender_health import unwell_senders
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import open_store, store_environment
 from sendonce.stores.sqlite import sqlite_path
@@ -191,11 +202,37 @@ def _lanes(store: Store) -> Iterator[Finding]:
     used = sorted({lane.sender for lane in lanes.values()})
     obstacles = store.read(lambda reader: [(name, sender_obstacle(reader, name)) for name in used])
     yield from (_from_text(f"sender {name}", problem) for name, problem in obstacles if problem)
+    yield from _secrets([senders[name] for name in used if name in senders])
+    yield from _health(store, tuple(lanes))
+    yield from _doubts(store)
     broken = [problem for lane in lanes.values() for problem in check_times(lane.all_times(), lane.name)]
     for problem in broken:
         yield Finding("fail", "times", problem, "change the lane's times in sendonce.yaml")
     if not broken:
         yield Finding("ok", "times", "leases, time-outs and waits fit together")
+
+
+def _secrets(senders: Sequence[SenderSettings]) -> Iterator[Finding]:
+    for sender in senders:
+        if isinstance(sender, SendGridSettings):
+            try:
+                resolve(sender.api_key, sender=sender.name, setting="api_key", environ=os.environ)
+            except ConfigFault as fault:
+                yield from (_from_text(f"sender {sender.name}", problem) for problem in fault.problems)
+
+
+def _health(store: Store, lanes: tuple[str, ...]) -> Iterator[Finding]:
+    for health in store.read(lambda reader: unwell_senders(reader, lanes)):
+        level: Level = "fail" if health.state == "halted" else "warn"
+        told = f"{health.state.replace('_', ' ')} ({health.reason}) since {health.since:%Y-%m-%d %H:%M} UTC"
+        yield Finding(level, f"sender {health.sender}", told, health.mend or "`sendonce status` follows it")
+
+
+def _doubts(store: Store) -> Iterator[Finding]:
+    held = store.read(lambda reader: reader.tally(Batch, by=("open_state",), sums=("n_in_doubt",)))
+    count = sum(int(group["n_in_doubt"]) for group in held if group["open_state"] == "held")
+    if count:
+        yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
 
 
 def _from_text(what: str, text: str) -> Finding:

@@ -13,7 +13,7 @@ from sendonce.addresses import BadAddress, sender_address
 from sendonce.control.expiry import EXPIRES_AT, text_of
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
-from sendonce.control.suppressions import EVERYWHERE, checked_list
+from sendonce.control.suppressions import BULK, EVERYWHERE, checked_list
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
 from sendonce.zones import locale_name, nearest_zone, zone_name
 
@@ -28,7 +28,8 @@ class LoadOptions:
     `column_map` goes from our name, a field or a variable, to the file's column. `strict` rejects rows with an unknown
     locale or time zone, which otherwise get the default and a counted warning. `sender` "" is the lane's;
     `unsubscribe_base_url` "" makes letters without unsubscribe links. `list_name`: a list whose suppressions hold
-    beside those for all letters, and which the links take people off. `expires_at`: the campaign's end, in UTC.
+    beside those for all letters, and which the links take people off; "" is the list `bulk` for bulk campaigns, none
+    for others. `expires_at`: the campaign's end, in UTC.
     """
 
     format: Optional[str] = None
@@ -116,7 +117,7 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
         "default_timezone": timezone,
         "reply_to": manifest.reply_to,
         "unsubscribe_base_url": options.unsubscribe_base_url,
-        "list": checked_list(options.list_name or EVERYWHERE),
+        "list": checked_list(options.list_name or (BULK if priority == "bulk" else EVERYWHERE)),
     }
     if options.expires_at is not None:
         settled[EXPIRES_AT] = text_of(options.expires_at)

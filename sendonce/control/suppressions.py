@@ -18,6 +18,8 @@ from sendonce.stores.base import Reader, Store, Tx
 from sendonce.stores.opening import store_key
 
 EVERYWHERE: Final = "*"
+# What bulk campaigns obey that name no list: who unsubscribes from a newsletter still gets receipts and codes.
+BULK: Final = "bulk"
 REASONS: Final[dict[str, Outcome]] = {
     "unsubscribed": Outcome.SUPPRESSED_UNSUBSCRIBED,
     "bounced": Outcome.SUPPRESSED_BOUNCED,

@@ -37,6 +37,11 @@ def open_ordinals(batch: Batch) -> list[int]:
     return with_outcome(batch, Outcome.OPEN)
 
 
+def closable(batch: Batch) -> bool:
+    """Whether a batch that nobody owns has open recipients: all, or those beside an intent in doubt."""
+    return batch.state in (PENDING, QUEUED) or (batch.state in (IN_DOUBT, HELD) and batch.n_open > 0)
+
+
 def with_outcome(batch: Batch, outcome: Outcome) -> list[int]:
     return [ordinal for ordinal, code in enumerate(batch.outcomes) if code == outcome]
 

@@ -48,7 +48,7 @@ def cancel(
 
 
 def sweep_cancelled(store: Store, campaign_id: str, limit: int) -> int:
-    """Close up to `limit` pending or queued batches of a cancelling campaign; returns how many. Safe from anywhere."""
+    """Close up to `limit` batches of a cancelling campaign that nobody owns; returns how many. Safe from anywhere."""
     campaign = get_campaign(store, campaign_id)
     if campaign.state != CANCELLING:
         return 0
@@ -61,8 +61,14 @@ def sweep_cancelled(store: Store, campaign_id: str, limit: int) -> int:
 
 
 def unowned(reader: Reader, campaign_id: str, limit: int) -> list[int]:
-    """Numbers of up to `limit` batches that wait for an owner."""
-    found: list[int] = []
+    """Numbers of up to `limit` batches without an owner in which somebody is open."""
+    doubted = [
+        row.batch_no
+        for state in (batches.IN_DOUBT, batches.HELD)
+        for row in reader.scan(Batch, ANY_SHARD, campaign_id, state, index="batches_open")
+        if batches.closable(row)
+    ]
+    found = doubted[:limit]
     for state in (batches.PENDING, batches.QUEUED):
         left = limit - len(found)
         rows = reader.scan(Batch, ANY_SHARD, campaign_id, state, index="batches_open", limit=left) if left else []

@@ -45,7 +45,7 @@ class Delivery:
     """How a delivery ended. `until`: with HOLD, when to claim again. `requests`: how many calls were made.
 
     outcomes: recipients by kind that became final (or in doubt) here, for counters. refused: those whom the provider,
-    or the adapter, refused: ordinal, message id, outcome.
+    or the adapter, refused: ordinal, message id, outcome. left: how many are open in the batch now.
     """
 
     move: Move
@@ -54,6 +54,7 @@ class Delivery:
     outcomes: dict[str, int]
     until: datetime | None = None
     refused: list[tuple[int, str, Outcome]] = field(default_factory=list)
+    left: int = 0
 
 
 class Deliverer:
@@ -281,7 +282,8 @@ class _Run:
                 changed[outcome.kind] = changed.get(outcome.kind, 0) + 1
                 if outcome.kind == "refused" and ordinal not in self._refused_at_render:
                     refused.append((ordinal, self._facts.names[ordinal], outcome))
-        return Delivery(turn.move, turn.reason, self._requests, changed, turn.until, refused)
+        left = turn.batch.n_open if turn.batch is not None else 0
+        return Delivery(turn.move, turn.reason, self._requests, changed, turn.until, refused, left)
 
 
 def _must_stop(report: Report) -> bool:

@@ -1,7 +1,7 @@
 """The end of campaigns and of batches: what nobody owns by then is closed as expired, whatever keeps it from sending.
 
-A batch that is being sent meets its end at its next advance, and one in doubt when that is settled. The rest would wait
-for as long as its lane is stopped, its sender halted or its limit used up; here it ends all the same.
+A batch that is being sent meets its end at its next advance. The rest would wait for as long as its lane is stopped,
+its sender halted, its limit used up or a doubt beside them unsettled; here it ends all the same. Who is in doubt stays.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from sendonce.stores.base import Reader, Store
 
 
 def sweep_expired(store: Store, key: bytes, campaign: Campaign, outbound_log: str, limit: int) -> int:
-    """Close up to `limit` pending or queued batches whose end is past; returns how many. Safe from anywhere."""
+    """Close up to `limit` batches whose end is past and that nobody owns; returns how many. Safe from anywhere."""
     if campaign.state not in (RUNNING, PAUSED, HALTED):
         return 0
     closed = 0
@@ -38,7 +38,6 @@ def _over(reader: Reader, campaign: Campaign, limit: int) -> list[int]:
         return unowned(reader, campaign.campaign_id, limit)
     if campaign.kind != "stream":
         return []
-    waiting = [
-        row for state in (batches.PENDING, batches.QUEUED) for row in open_batches(reader, campaign.campaign_id, state)
-    ]
-    return [row.batch_no for row in waiting if is_over(campaign, row, now)][:limit]
+    states = (batches.PENDING, batches.QUEUED, batches.IN_DOUBT, batches.HELD)
+    waiting = [row for state in states for row in open_batches(reader, campaign.campaign_id, state)]
+    return [row.batch_no for row in waiting if batches.closable(row) and is_over(campaign, row, now)][:limit]

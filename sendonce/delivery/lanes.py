@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sendonce.config import ConfigFault, Lane, SenderSettings, SendGridSettings, domain_groups_in, lanes_in, senders_in
+from sendonce.config import (
+    ConfigFault,
+    Lane,
+    SenderSettings,
+    SendGridSettings,
+    domain_groups_in,
+    lanes_in,
+    senders_in,
+)
 from sendonce.config.secrets import resolve
+from sendonce.config.stored import applied_revision
 from sendonce.control.guards import sender_obstacle
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
@@ -61,6 +70,8 @@ def running_lanes(
     Only senders that these lanes use are made: nothing else's secrets are needed here. ConfigFault, too, for a real
     sender that must not work from this store.
     """
+    # Before what it names: settings that are applied in between make these look old, never new.
+    revision = store.read(applied_revision)
     lanes = {name: lane for name, lane in lanes_in(store).items() if name in names}
     used = {lane.sender for lane in lanes.values()}
     obstacles = store.read(lambda reader: [sender_obstacle(reader, name) for name in sorted(used)])
@@ -73,7 +84,10 @@ def running_lanes(
         for name, found in settings.items()
     }
     groups = domain_groups_in(store)
-    return {name: _running(lane, settings[lane.sender], senders[lane.sender], groups) for name, lane in lanes.items()}
+    return {
+        name: _running(lane, settings[lane.sender], senders[lane.sender], groups, revision)
+        for name, lane in lanes.items()
+    }
 
 
 def scopes_of(lane: str, settings: SenderSettings) -> tuple[str, ...]:
@@ -82,7 +96,9 @@ def scopes_of(lane: str, settings: SenderSettings) -> tuple[str, ...]:
     return (f"lane:{lane}", f"sender:{settings.name}", *warm_up)
 
 
-def _running(lane: Lane, settings: SenderSettings, sender: Sender, groups: DomainGroups | None) -> RunningLane:
+def _running(
+    lane: Lane, settings: SenderSettings, sender: Sender, groups: DomainGroups | None, revision: str
+) -> RunningLane:
     times = lane.all_times()
     terms = Terms(
         lane=lane.name,
@@ -94,6 +110,7 @@ def _running(lane: Lane, settings: SenderSettings, sender: Sender, groups: Domai
         asks_again_s=sender.capabilities.idempotency_window_s,
         outbound_log=lane.outbound_log,
         groups=groups,
+        revision=revision,
     )
     policy = Policy(
         in_doubt=lane.in_doubt,

@@ -39,12 +39,13 @@ from schemas.tables import (
     Limit,
     Recipient,
 )
+from sendonce.config.stored import applied_revision
 from sendonce.control.expiry import is_over
 from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
-from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
+from sendonce.delivery.terms import LATE, SETTINGS_CHANGED, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.stores.base import Tx
 
 # A suppression's time may lie a little before that of a rendering which did not see it: clocks are set back, and a
@@ -185,6 +186,9 @@ def reclaim(
         return Turn(Move.GO, found)
     if found.state != batches.IN_DOUBT or not same or not may_ask_again(found, terms, now):
         return Turn(Move.LOST, reason="doubt_changed")
+    if _settings_changed(tx, terms):
+        tx.put(replace(found, visible_at=None))
+        return Turn(Move.ENDED, found, reason=SETTINGS_CHANGED)
     blocked = _blocked(tx, terms, now)
     draws = [(limits.limits_of(tx, terms.scopes), len(unpack(found.intent_ordinals or b"")))]
     draws += [(limits.limits_of(tx, [scope]), len(share)) for scope, share in shares.items()]
@@ -245,6 +249,7 @@ def advance(
     if found.attempt_id != report.attempt_id:
         return _reported_before(tx, terms, found, worker_id, report, rendered, ask, scopes)
     now = tx.now()
+    report = _not_both(tx, found, report)
     after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
     tx.put(attempt_row(found, worker_id, report, now, evidence=False))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
@@ -271,15 +276,36 @@ def advance(
     return _proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report, sender)
 
 
+def _not_both(tx: Tx, batch: Batch, report: Report) -> Report:
+    """A refusal says nothing of an earlier request that a decision had sent again: it may have been accepted.
+
+    Whoever was in such a request is on record as assumed, never as refused: nobody can say that they got nothing.
+    """
+    refused = [ordinal for ordinal, outcome in report.outcomes.items() if outcome.kind == "refused"]
+    if not refused:
+        return report
+    decisions = tx.scan(Decision, batch.campaign_id, index="decisions_by_campaign")
+    again = {
+        ordinal
+        for decision in decisions
+        if decision.kind == "resend" and decision.batch_no == batch.batch_no
+        for ordinal in unpack(decision.ordinals or b"")
+    }
+    changed = {ordinal: Outcome.ASSUMED for ordinal in refused if ordinal in again}
+    return replace(report, outcomes={**report.outcomes, **changed}) if changed else report
+
+
 def _settled_permits(
     tx: Tx, scopes: list[Limit], report: Report, ordinals: Iterable[int], permit_at: datetime
 ) -> list[Limit]:
     """What a finished request leaves of its permits for these ordinals; the limits as they are afterwards.
 
-    Permits of those who provably got nothing go back, but not when the provider asked to slow down.
+    Permits of a request that provably was not taken go back, but not when the provider asked to slow down, nor when it
+    took or refused a part: then all of it arrived there at least once.
     """
+    arrived = report.throttled or any(outcome != Outcome.OPEN for outcome in report.outcomes.values())
     unsent = sum(1 for ordinal in ordinals if report.outcomes.get(ordinal) == Outcome.OPEN)
-    if unsent and not report.throttled:
+    if unsent and not arrived:
         return limits.give_back(tx, scopes, report.attempt_id, permit_at, unsent)
     limits.used(tx, scopes, report.attempt_id, permit_at)
     return scopes
@@ -363,6 +389,8 @@ def _proceed(
         return end(batches.waiting(mine, blocked.until, blocked.scope), blocked.scope, blocked.until)
     if ask is None:
         return end(batches.waiting(mine, now, None), "handed_back")
+    if _settings_changed(tx, terms):
+        return end(batches.waiting(mine, now, None), SETTINGS_CHANGED)
     if isinstance(ask, Later):
         # Asked again: what the batch's own request held back when it was cut may be free since.
         again = limits.ask(tx, limits.limits_of(tx, [ask.scope]), 1, now)
@@ -397,6 +425,11 @@ def _proceed(
         provider=ask.provider,
     )
     return end(intent, move=Move.GO)
+
+
+def _settings_changed(tx: Tx, terms: Terms) -> bool:
+    """Whether lanes, senders or limits were applied anew since this owner read them: it must not act by old ones."""
+    return terms.revision != "" and applied_revision(tx) != terms.revision
 
 
 def _held_back(mine: Batch, until: datetime, terms: Terms) -> Batch:
@@ -524,18 +557,21 @@ def hold(tx: Tx, campaign_id: str, batch_no: int, decision: Decision) -> Batch |
 
 
 def cancel(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: str) -> Batch | None:
-    """Close a batch that nobody owns. What is being sent, in doubt or held settles first and is cancelled then."""
+    """Close what is open in a batch that nobody owns. What is being sent, in doubt or held settles first."""
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
-    if found is None or found.state not in (batches.PENDING, batches.QUEUED):
+    if found is None or not batches.closable(found):
         return None
     return _close_unowned(tx, key, found, Outcome.CANCELLED, batches.CANCELLED, outbound_log)
 
 
 def end_expired(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_log: str) -> Batch | None:
-    """Close a batch that nobody owns and whose end is past: what blocks its lane or sender keeps nobody open."""
+    """Close what is open in a batch that nobody owns and whose end is past, whatever blocks its lane or sender.
+
+    Of a batch in doubt or held only the open intent's recipients go on waiting; its others were never in a request.
+    """
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     campaign = tx.get(Campaign, campaign_id)
-    if found is None or campaign is None or found.state not in (batches.PENDING, batches.QUEUED):
+    if found is None or campaign is None or not batches.closable(found):
         return None
     if not is_over(campaign, found, tx.now()):
         return None
@@ -545,7 +581,10 @@ def end_expired(tx: Tx, key: bytes, campaign_id: str, batch_no: int, outbound_lo
 def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: str, outbound_log: str) -> Batch:
     now = tx.now()
     names = names_of(tx, key, found)
-    after = replace(_closed(found, outcome, now, state), token=found.token + 1)
+    if found.n_in_doubt:
+        after = batches.apply(found, dict.fromkeys(batches.open_ordinals(found), outcome))
+    else:
+        after = replace(_closed(found, outcome, now, state), token=found.token + 1)
     write_rows(tx, outbound_log, found, after, names, None, now)
     tx.put(after)
     return after

@@ -14,6 +14,8 @@ from sendonce.times import Times
 
 # The reason of a request that its own owner did not start, because its permit or lease was running out.
 LATE = "late"
+# The reason of a batch that its owner hands back because settings were applied since it read them.
+SETTINGS_CHANGED = "settings_changed"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Terms:
     asks_again_s: for how long the provider takes the same request under the same key once; None if it does not.
     most_tries: failed requests in a row after which the unsent recipients are `refused(exhausted)`.
     outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
-    groups: the groups of mailbox providers that have limits of their own; None where none has.
+    groups: the groups of mailbox providers that have limits of their own; None where none has. revision: of the
+    settings that all this comes from, compared in each transaction that grants a permit; empty: never compared.
     """
 
     lane: str
@@ -38,6 +41,7 @@ class Terms:
     most_tries: int = 12
     outbound_log: str = "rows"
     groups: DomainGroups | None = None
+    revision: str = ""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def _is_one_click(environ: Environ) -> bool:
     kind = content_type.partition(";")[0].strip().casefold()
     if kind == "application/x-www-form-urlencoded":
         try:
-            fields = parse_qs(body.decode("ascii"), max_num_fields=20)
+            # Some clients end a form with a line.
+            fields = parse_qs(body.decode("ascii").rstrip("\r\n"), max_num_fields=20)
         except ValueError:
             return False
         return fields.get("List-Unsubscribe") == ["One-Click"]

@@ -1,12 +1,16 @@
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from schemas.tables import Switch
 from sendonce.rendering.catalogue import manifest_of
 from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
 from tests.cli.conftest import Call
+from tests.control.made import batch_row, seal
 
 
 def test_init_makes_store_settings_and_lanes_and_may_be_repeated(sendonce: Call, folder: Path) -> None:
@@ -182,3 +186,34 @@ def test_doctor_warns_when_the_store_differs_from_the_settings(sendonce: Call, s
 
     assert answer.code == 0
     assert [finding["mend"] for finding in answer.json if finding["level"] == "warn"] == ["`sendonce config apply`"]
+
+
+SENDGRID = (
+    "senders: {mail: {adapter: sendgrid, api_key: env:A_KEY_THAT_NOBODY_SET}}\nrecipients_allowed: [a@b.example]\n"
+)
+
+
+def test_doctor_tells_of_a_key_that_is_missing_and_of_a_sender_that_is_halted(
+    sendonce: Call, store: Store, folder: Path
+) -> None:
+    (folder / "sendonce.yaml").write_text(SENDGRID)
+    sendonce("config", "apply")
+    halted = Switch("sender:mail", "halted", datetime.now(UTC), "worker", "credentials", None, "{}")
+    store.transact(lambda tx: tx.put(halted), tag="test")
+    answer = sendonce("doctor", "--json")
+    assert answer.code == 1
+    told = [finding for finding in answer.json if finding["what"] == "sender mail"]
+    assert [finding["level"] for finding in told] == ["fail", "fail"]
+    assert "A_KEY_THAT_NOBODY_SET" in told[0]["found"] + told[0]["mend"]
+    assert "halted (credentials)" in told[1]["found"]
+    assert told[1]["mend"]
+
+
+def test_doctor_tells_of_doubts_that_wait_for_a_person(sendonce: Call, store: Store) -> None:
+    seal(store, "spring", [3], state="running")
+    row = batch_row(store, "spring", 0)
+    held = replace(row, state="held", open_state="held", outcomes=bytes([1, 1, 0]), n_open=1, n_in_doubt=2)
+    store.transact(lambda tx: tx.put(held), tag="test")
+    told = {finding["what"]: finding for finding in sendonce("doctor", "--json").json}
+    assert told["doubts"]["level"] == "warn"
+    assert told["doubts"]["found"].startswith("2 recipients")

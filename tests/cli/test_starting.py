@@ -114,7 +114,8 @@ def test_doctor_names_a_real_sender_that_may_not_work(
     sendonce("config", "apply")
     answer = sendonce("doctor", "--json")
     failed = [finding for finding in answer.json if finding["level"] == "fail"]
-    assert [finding["what"] for finding in failed] == ["sender mail"]
+    # It may not work from this store, and its key is missing here.
+    assert [finding["what"] for finding in failed] == ["sender mail", "sender mail"]
     assert "`sendonce init --environment production`" in failed[0]["mend"]
 
 

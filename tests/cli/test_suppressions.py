@@ -1,7 +1,10 @@
+import json
 from pathlib import Path
 
+from sendonce.control.suppressions import list_of, lists_of
 from sendonce.stores.base import Store
 from tests.cli.conftest import Call
+from tests.control.made import campaign_row
 
 
 def test_an_address_is_added_explained_and_removed(sendonce: Call, store: Store) -> None:
@@ -71,3 +74,16 @@ def test_wrong_calls_exit_with_2_and_repeat_no_address(sendonce: Call, store: St
         answer = sendonce("suppressions", *call)
         assert answer.code == 2, call
         assert "one.example" not in answer.err
+
+
+def test_who_unsubscribes_from_a_newsletter_still_gets_codes(sendonce: Call, store: Store, folder: Path) -> None:
+    """A bulk campaign that names no list is on the list `bulk`; a code's is on none, and only `*` holds for it."""
+    (folder / "people.csv").write_text("recipient_id,email,code,minutes\n1,ann@one.example,123456,10\n")
+    (folder / "readers.csv").write_text("recipient_id,email,name,points\n1,ann@one.example,Ann,3\n")
+    sendonce("load", "news", "readers.csv", "-t", "newsletter")
+    sendonce("load", "codes", "people.csv", "-t", "otp")
+    options = {name: json.loads(campaign_row(store, name).options) for name in ("news", "codes")}
+    assert {name: list_of(found) for name, found in options.items()} == {"news": "bulk", "codes": "*"}
+    assert {name: lists_of(found) for name, found in options.items()} == {"news": ("*", "bulk"), "codes": ("*",)}
+    sendonce("suppressions", "add", "ann@one.example", "--list", "bulk", "--reason", "unsubscribed")
+    assert "list bulk" in sendonce("suppressions", "why", "ann@one.example").out

@@ -117,6 +117,9 @@ def test_a_warm_up_may_start_at_a_moment_with_its_zone(tmp_path: Path, start: st
             "the domain a.example is in the groups x and y",
         ),
         ("domains: [google]", "domains"),
+        ("domains: {google: {limits: [{rate: 5/s}], warm_up: {}}}", "no such setting; known: domains, limits"),
+        ("domains: {google: {limit: [{rate: 5/s}]}}", "did you mean limits?"),
+        ("senders: {o: {adapter: outbox, warm_up: {start: 2026-12-01, per_dya: [5]}}}", "did you mean per_day?"),
         ("senders: {o: {adapter: outbox, warm_up: {start: soon, per_day: [5]}}}", "must be a date like 2026-12-01"),
         (
             "senders: {o: {adapter: outbox, warm_up: {start: '2026-12-01T08:00', per_day: [5]}}}",

@@ -75,7 +75,7 @@ def test_a_link_unsubscribes_its_own_recipient_once(loads: Loads, store: Store) 
     assert suppressions(store) == [row]
     assert (row.address_key, row.list_name, row.outcome) == (
         bob.address_key,
-        "*",
+        "bulk",
         Outcome.SUPPRESSED_UNSUBSCRIBED,
     )
     assert (row.campaign_id, row.created_by, row.source) == ("spring", "recipient", "unsubscribe")

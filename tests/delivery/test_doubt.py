@@ -230,3 +230,20 @@ def test_a_repeat_is_not_taken_for_another_request_of_the_same_owner(world: Worl
     owner = world.owner(world.sender(script, recipients=1, **IDEMPOTENT), AGAIN)
     owner.deliver(world.render(reference))
     assert (moves, world.kinds()) == ([Move.LOST], "aa")
+
+
+def test_a_refusal_after_a_resend_never_says_that_nothing_was_sent(world: World) -> None:
+    """The first request may have been accepted; the provider's refusal of the second tells nothing of it."""
+    world.campaign([3])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "http_504"), accepts=None)], recipients=2))
+    assert world.kinds() == "ddo"
+    decide(world.store, world.key, world.batch(), "resend", "ann", "looked", "rows", "decision")
+    reply = Reply(
+        Verdict.ACCEPTED,
+        exceptions={
+            0: (Verdict.REFUSED, int(Outcome.PROVIDER_REFUSED), ""),
+            2: (Verdict.REFUSED, int(Outcome.PROVIDER_REFUSED), ""),
+        },
+    )
+    world.deliver(world.sender([Scripted(reply)], recipients=100, mixes_forms=True))
+    assert world.kinds() == "uar"

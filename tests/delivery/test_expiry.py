@@ -99,13 +99,26 @@ def test_a_reference_that_was_queued_at_the_end_is_worthless(world: World) -> No
     assert world.log.actions == []
 
 
-def test_a_doubt_settles_before_the_end_closes_the_rest(world: World) -> None:
+@pytest.mark.parametrize("policy", ["hold", "assume", "resend"])
+def test_the_end_closes_whoever_is_open_beside_a_doubt_at_once(world: World, policy: str) -> None:
+    """Only the open intent's recipients are in doubt; the others were in no request and wait for nobody's decision."""
+    world.campaign([3])
+    ends_in(world, 10)
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], recipients=1))
+    world.pass_s(11)
+    world.sweep(in_doubt=policy)
+    world.sweep(in_doubt=policy)
+    assert world.kinds() == "drr"
+    assert {row.ordinal: row.outcome for row in world.outbound()} == {1: Outcome.EXPIRED, 2: Outcome.EXPIRED}
+
+
+def test_a_doubt_that_is_settled_after_the_end_completes_the_campaign(world: World) -> None:
     world.campaign([3])
     ends_in(world, 10)
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))], recipients=1))
     world.pass_s(11)
     world.sweep(in_doubt="hold")
-    assert (world.kinds(), world.batch().state) == ("doo", "held")
+    assert (world.kinds(), world.batch().state) == ("drr", "held")
     work = {0: Outcome.ASSUMED}
     world.store.transact(
         lambda tx: protocol.settle(tx, world.key, CAMPAIGN, 0, work, "rows", decision=None), tag="test"

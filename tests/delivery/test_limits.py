@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schemas.outcomes import Outcome
 from schemas.tables import Limit, Permit
 from sendonce.delivery import limits
 from sendonce.delivery.limits import Grant, Wait
@@ -211,6 +212,16 @@ def test_permits_of_a_request_that_reached_nobody_come_back(world: World) -> Non
     world.limit(rate(1, 10))
     world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))]))
     assert take(world, 10, "after") == 10
+
+
+def test_permits_of_a_call_that_arrived_in_part_do_not(world: World) -> None:
+    """Refused for one address, split, and then no connection: every recipient of it arrived at least once."""
+    world.campaign([2])
+    world.limit(cap(2, 60))
+    reply = Reply(Verdict.NOT_SENT, "connect", exceptions={0: (Verdict.REFUSED, int(Outcome.PROVIDER_REFUSED), "")})
+    world.deliver(world.sender([Scripted(reply)], mixes_forms=True))
+    assert world.kinds() == "ro"
+    assert isinstance(take(world, 1, "after"), Wait)
 
 
 def test_permits_of_a_throttled_request_do_not(world: World) -> None:

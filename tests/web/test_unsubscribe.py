@@ -272,3 +272,10 @@ def test_each_page_is_there_in_each_language(which: str, language: str) -> None:
     assert tags.all("html") == [{"lang": language, "dir": "rtl" if language == "ar" else "ltr"}]
     assert len(tags.all("form")) == (which == ASK)
     assert language == "en" or made.body != page(which, "en", "Shop").body
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_a_form_that_ends_with_a_line_is_taken(store: Store, people: list[Recipient], http: Served, end: bytes) -> None:
+    path = path_of(store, people[0])
+    kind = "application/x-www-form-urlencoded"
+    assert http("POST", path, b"List-Unsubscribe=One-Click" + end, Content_Type=kind).status == 200
