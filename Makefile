@@ -10,11 +10,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: help demo test check format chaos bench lock clean
+.PHONY: help demo test check format chaos bench emulators lock clean
 
 help: ## this list
 	@echo "Sendonce. Commands:"
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS=$$'\t' read -r name words; do printf '  make %-8s %s\n' "$$name" "$$words"; done
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS=$$'\t' read -r name words; do printf '  make %-9s %s\n' "$$name" "$$words"; done
 	@echo "Options: DEMO_ARGS='--fresh', TEST_ARGS='tests/rendering -x', CHAOS_ARGS='--seed 7', BENCH_ARGS='--large'"
 
 demo: $(VENV)/.local ## install, make a campaign of 20,000, send it into a folder, count every outcome
@@ -37,6 +37,9 @@ chaos: $(VENV)/.dev ## kill sending processes again and again; nothing may be lo
 
 bench: $(VENV)/.dev ## measure: the pipeline beside a raw loop, load, permits, limits; writes docs/benchmarks.md
 	@$(BIN)/python -m benchmarks.report $(BENCH_ARGS)
+
+emulators: $(VENV)/.dev ## start the Spanner and Pub/Sub emulators of an installed gcloud SDK, until Ctrl-C
+	@$(BIN)/python -m tests.emulated
 
 lock: $(VENV)/.dev ## write the lock files anew from pyproject.toml (needs a package index)
 	@requirements/compile.sh $(BIN)/python

@@ -19,12 +19,19 @@ from sendonce.stores.opening import init_store, migrate_store, open_store, store
     type=click.Choice(["test", "production"]),
     help="What the store is for; test unless given. Written once, and never changed.",
 )
+@click.option(
+    "--print-ddl", is_flag=True, help="Only print what a Spanner store is made of: gcloud commands, then its DDL."
+)
 @with_session
-def init(session: Session, environment: str | None) -> None:
+def init(session: Session, environment: str | None, print_ddl: bool) -> None:
     """Make the store, its key and a settings file; put lanes and senders into the store.
 
-    What is there already stays: running it again is harmless.
+    What is there already stays: running it again is harmless. A store on Spanner (spanner://PROJECT/INSTANCE/DATABASE)
+    is made in a database that is there; on the emulator the database and its instance are made too.
     """
+    if print_ddl:
+        _print_ddl(session.config.store)
+        return
     path = session.config_file or Path(DEFAULT_FILE)
     wrote = _write_once(path, STARTER)
     session.config_file = path
@@ -50,6 +57,16 @@ def init(session: Session, environment: str | None) -> None:
     settings = counted(len(changes), "setting")
     out().print(f"lanes        {f'{settings} put into the store' if changes else 'in the store already'}")
     out().print("\nNext: `sendonce load CAMPAIGN FILE --template newsletter`, or `sendonce demo`.", style="dim")
+
+
+def _print_ddl(url: str) -> None:
+    """On standard output, so that it can go into a file: commands as comments, then statements."""
+    from sendonce.stores.ddl import spanner_ddl
+    from sendonce.stores.spanner_opening import gcloud_commands
+
+    commands = gcloud_commands(url)
+    click.echo("\n".join(f"-- {command}" for command in commands) + "\n")
+    click.echo(";\n\n".join(spanner_ddl()) + ";")
 
 
 def _made(url: str, environment: str | None) -> Store:

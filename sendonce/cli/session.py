@@ -63,9 +63,11 @@ class Session:
 
     @property
     def rejects_folder(self) -> Path:
-        """Where loads list the rows that they did not take: beside the store, wherever the command is called."""
+        """Where loads list the rows that they did not take: beside the store's file, wherever the command is called."""
         from sendonce.stores.sqlite import sqlite_path
 
+        if not self.config.store.startswith("sqlite:"):
+            return Path(".sendonce/rejects").absolute()
         return sqlite_path(self.config.store).parent / "rejects"
 
     @property

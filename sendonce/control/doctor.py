@@ -120,7 +120,7 @@ def _templates(config: Config) -> Iterator[Finding]:
 
 def _disk(config: Config) -> Iterator[Finding]:
     places: Mapping[str, Path] = {
-        "disk of the store": sqlite_path(config.store).parent,
+        **({"disk of the store": sqlite_path(config.store).parent} if config.store.startswith("sqlite:") else {}),
         **{f"disk of {s.name}": Path(s.path) for s in config.senders.values() if isinstance(s, OutboxSettings)},
     }
     for what, place in places.items():

@@ -8,17 +8,19 @@ from sendonce.stores.base import StoreRefused
 
 
 class Migration(NamedTuple):
-    """Brings a store to schema `version` from the one before. Statements run in order, in one transaction."""
+    """Brings a store to schema `version` from the one before. Statements run in order; on SQLite in one transaction,
+    on Spanner each so that it may run again."""
 
     version: int
     sqlite: tuple[str, ...]
+    spanner: tuple[str, ...] = ()
 
 
 # A new step goes to the end; a released one never changes.
 MIGRATIONS: Final[tuple[Migration, ...]] = ()
 
 
-def fact_number(name: str, value: bytes | str | int, path: Path) -> int:
+def fact_number(name: str, value: bytes | str | int, path: Path | str) -> int:
     """A whole number of the store's own, from `meta`. StoreRefused for one that is damaged."""
     try:
         return int(value)
@@ -26,7 +28,7 @@ def fact_number(name: str, value: bytes | str | int, path: Path) -> int:
         raise StoreRefused(f"store {path}: its {name} is damaged; restore the store from a backup") from None
 
 
-def check_version(found: int, path: Path) -> None:
+def check_version(found: int, path: Path | str) -> None:
     """StoreRefused unless the store at `path` has the schema version that this release works with."""
     check_not_newer(found, path)
     if found < SCHEMA_VERSION:
@@ -36,7 +38,7 @@ def check_version(found: int, path: Path) -> None:
         )
 
 
-def check_not_newer(found: int, path: Path) -> None:
+def check_not_newer(found: int, path: Path | str) -> None:
     """StoreRefused if a newer release has made or migrated the store at `path`."""
     if found > SCHEMA_VERSION:
         raise StoreRefused(

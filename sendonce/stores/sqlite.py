@@ -41,7 +41,7 @@ _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 8_000_000
 # Keys in one statement: its text stays short, and nearly every batch's look-up has the same few lengths.
 _KEYS_AT_ONCE: Final = 250
-_FORMS: Final = "sqlite:///relative/path or sqlite:////absolute/path"
+_FORMS: Final = "sqlite:///relative/path, sqlite:////absolute/path or spanner://PROJECT/INSTANCE/DATABASE"
 _FACTS_SQL: Final = "SELECT name, value FROM meta WHERE name IN ('clock', 'pace', 'schema_version')"
 _CLOCK_SQL: Final = "UPDATE meta SET value = CASE name WHEN 'clock' THEN ? ELSE ? END WHERE name IN ('clock', 'pace')"
 
@@ -52,8 +52,6 @@ def utc_now() -> datetime:
 
 def sqlite_path(url: str) -> Path:
     """The file of a `sqlite:` URL. StoreRefused for any other URL."""
-    if url.startswith("spanner:"):
-        raise StoreRefused(f"store {url}: this release of sendonce has no Spanner store yet; use {_FORMS}")
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path.endswith("/") or path == ":memory:":
         raise StoreRefused(f"store {url!r} is not a store URL; write {_FORMS}")

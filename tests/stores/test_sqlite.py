@@ -329,7 +329,7 @@ def test_a_lock_held_by_another_thread_is_waited_for(store: Store) -> None:
 
 
 def test_a_file_locked_as_a_whole_is_waited_for_when_opening(path: Path, url: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("sendonce.stores.opening._PATIENCE_S", 0.05)
+    monkeypatch.setattr("sendonce.stores.sqlite_opening._PATIENCE_S", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")

@@ -1,0 +1,166 @@
+"""Google's emulators of Spanner and Pub/Sub: those of an installed gcloud SDK, each for as long as its user needs it.
+
+Tests start their own on free ports; where the SDK or an emulator in it is missing they are skipped with one line.
+`python -m tests.emulated` (`make emulators`) starts both on their usual ports, says what to export, and ends them on
+Ctrl-C or SIGTERM.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+_PLACES = (
+    "/usr/lib/google-cloud-sdk",
+    "/usr/share/google-cloud-sdk",
+    "/opt/google-cloud-sdk",
+    "/snap/google-cloud-cli",
+)
+PATIENCE_S = 60.0
+SPANNER_PORT, PUBSUB_PORT = 9010, 8085
+
+
+class Missing(Exception):
+    """What is not installed, in a sentence."""
+
+
+def sdk() -> Path:
+    """The folder of the installed gcloud SDK."""
+    named = os.environ.get("CLOUDSDK_ROOT_DIR")
+    gcloud = shutil.which("gcloud")
+    places = [Path(named)] if named else []
+    places += [Path(gcloud).resolve().parents[1]] if gcloud else []
+    places += [*map(Path, _PLACES), Path.home() / "google-cloud-sdk"]
+    for place in places:
+        if (place / "bin").is_dir() and (place / "platform").is_dir():
+            return place
+    raise Missing("the gcloud SDK is not installed (https://cloud.google.com/sdk/docs/install)")
+
+
+def spanner_program() -> Path:
+    return _program("bin/cloud_spanner_emulator/emulator_main", "cloud-spanner-emulator")
+
+
+def pubsub_program() -> Path:
+    program = _program("platform/pubsub-emulator/bin/cloud-pubsub-emulator", "pubsub-emulator")
+    if shutil.which("java") is None:
+        raise Missing("the Pub/Sub emulator needs java, which is not installed")
+    return program
+
+
+def _program(place: str, component: str) -> Path:
+    program = sdk() / place
+    if not program.is_file():
+        raise Missing(f"the gcloud SDK has no {component}; install it: gcloud components install {component}")
+    return program
+
+
+@contextlib.contextmanager
+def spanner_emulator(port: int = 0) -> Iterator[str]:
+    """A running Spanner emulator; gives its host and port. Missing where there is none."""
+    address = f"127.0.0.1:{port or _free_port()}"
+    with _running([str(spanner_program()), "--host_port", address], address) as started:
+        _wait_for(started, lambda: _takes_connections(address))
+        yield address
+
+
+@contextlib.contextmanager
+def pubsub_emulator(port: int = 0) -> Iterator[str]:
+    """A running Pub/Sub emulator; gives its host and port. Missing where there is none."""
+    host, port = "127.0.0.1", port or _free_port()
+    with (
+        tempfile.TemporaryDirectory(prefix="pubsub-emulator-") as folder,
+        _running(
+            [str(pubsub_program()), f"--host={host}", f"--port={port}", f"--data-dir={folder}"], f"{host}:{port}"
+        ) as started,
+    ):
+        _wait_for(started, lambda: _answers(f"http://{host}:{port}"))
+        yield f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def _running(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]"]:
+    if _takes_connections(address):
+        raise Missing(f"something listens on {address} already; end it, or choose another port")
+    # A process group of its own: the Pub/Sub emulator's program is a script around java.
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+                break
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", ready) -> None:  # type: ignore[no-untyped-def]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ready():
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args[0]} ended at once with {process.returncode}")  # type: ignore[index]
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{process.args[0]} does not answer")  # type: ignore[index]
+        time.sleep(0.05)
+
+
+def _takes_connections(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def main() -> int:
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        spanner_port = int(os.environ.get("SPANNER_PORT", SPANNER_PORT))
+        pubsub_port = int(os.environ.get("PUBSUB_PORT", PUBSUB_PORT))
+        with spanner_emulator(spanner_port) as spanner, pubsub_emulator(pubsub_port) as pubsub:
+            print("Both emulators answer; what they hold is gone when they end. In another terminal:\n")
+            print(f"  export SPANNER_EMULATOR_HOST={spanner}")
+            print(f"  export PUBSUB_EMULATOR_HOST={pubsub}")
+            print("  export SENDONCE_STORE=spanner://local/sendonce/sendonce\n")
+            print("Ctrl-C ends them.", flush=True)
+            while not stop.wait(1):
+                continue
+        print("\nBoth emulators ended.")
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
