@@ -10,6 +10,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import emulated
+
 IN_CI = bool(os.environ.get("CI"))
 
 # CI runs the same examples each time, so that a red run means a change; at home each run looks at new ones.
@@ -27,12 +29,19 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "needs(module, ...): skip where one of these modules cannot be found; in CI any other skip is a failure",
     )
+    config.addinivalue_line(
+        "markers", "emulator(name, ...): skip where the gcloud SDK has no such emulator (`spanner`, `pubsub`)"
+    )
 
 
 def _missing(item: pytest.Item) -> list[str]:
-    """The modules that a test's `needs` markers name and that are not there."""
+    """The modules and emulators that a test's `needs` and `emulator` markers name and that are not there."""
     named = [module for marker in item.iter_markers("needs") for module in marker.args]
-    return [module for module in named if not _is_there(module)]
+    emulators = [name for marker in item.iter_markers("emulator") for name in marker.args]
+    return [
+        *(module for module in named if not _is_there(module)),
+        *filter(None, (emulated.missing(name) for name in emulators)),
+    ]
 
 
 def _is_there(module: str) -> bool:

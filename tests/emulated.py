@@ -57,6 +57,15 @@ def pubsub_program() -> Path:
     return program
 
 
+def missing(name: str) -> str:
+    """What keeps an emulator, `spanner` or `pubsub`, from running here, in a sentence; empty if it can."""
+    try:
+        {"spanner": spanner_program, "pubsub": pubsub_program}[name]()
+    except Missing as what:
+        return str(what)
+    return ""
+
+
 def _program(place: str, component: str) -> Path:
     program = sdk() / place
     if not program.is_file():

@@ -14,7 +14,7 @@ from sendonce.stores import migrations
 from sendonce.stores.base import AlreadyExists, StoreRefused, StoreUnavailable
 from sendonce.stores.migrations import Migration
 from sendonce.stores.opening import init_store, migrate_store, open_store, store_key
-from tests.emulated import Missing, spanner_emulator, spanner_program
+from tests.emulated import spanner_emulator
 from tests.stores import workers
 from tests.stores.contract import StoreContract
 from tests.stores.made import batch, suppression
@@ -25,15 +25,12 @@ from google.auth.credentials import AnonymousCredentials  # noqa: E402
 
 from sendonce.stores.spanner_opening import place_of  # noqa: E402
 
+pytestmark = pytest.mark.emulator("spanner")
 _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    try:
-        spanner_program()
-    except Missing as missing:
-        pytest.skip(str(missing))
     with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPANNER_EMULATOR_HOST", address)
         yield address
