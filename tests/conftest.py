@@ -10,8 +10,6 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import emulated
-
 IN_CI = bool(os.environ.get("CI"))
 
 # CI runs the same examples each time, so that a red run means a change; at home each run looks at new ones.
@@ -38,10 +36,13 @@ def _missing(item: pytest.Item) -> list[str]:
     """The modules and emulators that a test's `needs` and `emulator` markers name and that are not there."""
     named = [module for marker in item.iter_markers("needs") for module in marker.args]
     emulators = [name for marker in item.iter_markers("emulator") for name in marker.args]
-    return [
-        *(module for module in named if not _is_there(module)),
-        *filter(None, (emulated.missing(name) for name in emulators)),
-    ]
+    return [*(module for module in named if not _is_there(module)), *filter(None, map(_no_emulator, emulators))]
+
+
+def _no_emulator(name: str) -> str:
+    from tests import emulated
+
+    return emulated.missing(name)
 
 
 def _is_there(module: str) -> bool:
