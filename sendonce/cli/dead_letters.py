@@ -12,6 +12,7 @@ from schemas.tables import DeadLetterRow
 from sendonce.cli.output import ago, counted, moment, out, print_json, print_json_list, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.dead_letters import find_dead_letter, list_dead_letters
+from sendonce.moments import utc_text
 
 _STAGES = ("trigger", "plan", "render", "send")
 _SHOWN = 100
@@ -129,6 +130,6 @@ def _as_json(row: DeadLetterRow) -> dict[str, Any]:
         "batch": row.batch_no,
         "ordinal": row.ordinal,
         "message_id": row.message_id,
-        "at": row.at.isoformat().replace("+00:00", "Z"),
+        "at": utc_text(row.at),
         "state": row.state,
     }

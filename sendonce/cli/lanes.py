@@ -16,6 +16,7 @@ from sendonce.cli.status import stop_text
 from sendonce.config import lanes_in
 from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
 from sendonce.delivery.lane_use import lane_uses
+from sendonce.moments import utc_text
 
 _WAITS = {
     "paused": "are in a paused campaign",
@@ -71,7 +72,7 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
 
 
 def _document(at: datetime, scopes: list[ScopeUse]) -> dict[str, Any]:
-    return {"at": at.isoformat().replace("+00:00", "Z"), "scopes": [scope.as_json() for scope in scopes]}
+    return {"at": utc_text(at), "scopes": [scope.as_json() for scope in scopes]}
 
 
 def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:

@@ -7,6 +7,7 @@ from typing import Any, Optional
 from schemas.tables import Batch, Campaign
 from sendonce.control.campaigns import ENDED
 from sendonce.control.faults import UnknownCampaign
+from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 
@@ -33,7 +34,7 @@ class Doubt:
             "state": self.batch.state,
             "recipients": self.batch.n_in_doubt,
             "open": self.batch.n_open,
-            "since": None if since is None else since.isoformat().replace("+00:00", "Z"),
+            "since": utc_text_or_none(since),
             "attempt_id": self.batch.attempt_id,
             "provider": self.batch.provider,
             "provider_ref": self.batch.provider_ref,

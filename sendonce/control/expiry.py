@@ -14,6 +14,7 @@ import orjson
 
 from schemas.tables import Batch, Campaign
 from sendonce.control.faults import ControlFault
+from sendonce.moments import utc_text
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 EXPIRES_AT: Final = "expires_at"
@@ -84,7 +85,7 @@ def with_end(campaign: Campaign, end: datetime) -> Campaign:
 
 
 def text_of(end: datetime) -> str:
-    return end.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return utc_text(end)
 
 
 def is_over(campaign: Campaign, batch: Optional[Batch], now: datetime) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Optional
 import orjson
 
 from schemas.tables import Campaign
+from sendonce.moments import utc_text
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class LastRehearsal:
     failed: int
 
     def as_json(self) -> dict[str, Any]:
-        return {"at": self.at.isoformat().replace("+00:00", "Z"), "rendered": self.rendered, "failed": self.failed}
+        return {"at": utc_text(self.at), "rendered": self.rendered, "failed": self.failed}
 
 
 def with_rehearsal(campaign: Campaign, found: LastRehearsal) -> Campaign:

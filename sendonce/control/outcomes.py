@@ -10,6 +10,7 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Campaign, OutboundMessage, Recipient
 from sendonce.control.faults import UnknownCampaign, UnknownRecipient
+from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 from sendonce.stores.opening import store_key
 
@@ -45,7 +46,7 @@ class RecipientOutcome:
             "message_id": self.message_id,
             "outcome": self.outcome,
             "reason": self.reason or None,
-            "at": None if self.at is None else self.at.isoformat().replace("+00:00", "Z"),
+            "at": utc_text_or_none(self.at),
             "attempt_id": self.attempt_id,
             "provider": self.provider,
             "provider_ref": self.provider_ref,

@@ -8,6 +8,7 @@ import orjson
 
 from schemas.tables import Setting, Switch
 from sendonce.control.stops import MENDS, mend_of
+from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader
 
 WELL: Final = "well"
@@ -38,10 +39,10 @@ class SenderHealth:
             "sender": self.sender,
             "state": self.state,
             "reason": self.reason or None,
-            "since": _iso(self.since),
-            "until": _iso(self.until),
+            "since": utc_text_or_none(self.since),
+            "until": utc_text_or_none(self.until),
             "failures": self.failures,
-            "next_probe": _iso(self.next_probe),
+            "next_probe": utc_text_or_none(self.next_probe),
             "probing": self.probing,
             "mend": self.mend,
         }
@@ -73,7 +74,3 @@ def unwell_senders(reader: Reader, lanes: tuple[str, ...]) -> list[SenderHealth]
     now = reader.now()
     found = [sender_health(reader, name, now) for name in names]
     return [health for health in found if health.state != WELL]
-
-
-def _iso(at: Optional[datetime]) -> Optional[str]:
-    return None if at is None else at.isoformat().replace("+00:00", "Z")

@@ -12,6 +12,7 @@ from sendonce.control.faults import UnknownCampaign
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
 from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 
 # A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
@@ -68,7 +69,7 @@ class Status:
             "priority": self.campaign.priority,
             "template": self.campaign.template,
             "sender": self.sender,
-            "at": _iso(self.at),
+            "at": utc_text_or_none(self.at),
             "total_recipients": self.total,
             "queued_batches": batches["pending"] + batches["queued"],
             "processing_batches": batches["sending"],
@@ -91,13 +92,13 @@ class Status:
             "wait_reasons": self.counts.waiting,
             "stops": [stop.as_json() for stop in self.stops],
             "sender_health": self.health.as_json(),
-            "oldest_due": _iso(self.oldest_due),
+            "oldest_due": utc_text_or_none(self.oldest_due),
             "jobs": self.jobs.count,
             "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
-            "created_at": _iso(self.campaign.created_at),
-            "started_at": _iso(self.campaign.started_at),
-            "finished_at": _iso(self.campaign.finished_at),
-            "expires_at": _iso(end_of(self.campaign)),
+            "created_at": utc_text_or_none(self.campaign.created_at),
+            "started_at": utc_text_or_none(self.campaign.started_at),
+            "finished_at": utc_text_or_none(self.campaign.finished_at),
+            "expires_at": utc_text_or_none(end_of(self.campaign)),
         }
 
 
@@ -182,7 +183,3 @@ def running_jobs(reader: Reader, lane: str, now: datetime) -> Jobs:
         if job.state == "running" and job.heartbeat_at >= alive and lane in job.lanes.split(",")
     ]
     return Jobs(len(heard), None if not heard else max(0.0, (now - max(heard)).total_seconds()))
-
-
-def _iso(at: Optional[datetime]) -> Optional[str]:
-    return None if at is None else at.isoformat().replace("+00:00", "Z")

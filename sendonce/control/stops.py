@@ -8,6 +8,7 @@ import orjson
 
 from schemas.tables import Campaign, Setting, Switch
 from sendonce.control.faults import ControlFault
+from sendonce.moments import utc_text, utc_text_or_none
 from sendonce.stores.base import Reader, Store, Tx
 
 # By the reason that an adapter gives when it needs a person, or when a provider cannot be reached or does not answer.
@@ -90,8 +91,8 @@ class Stop:
             "scope": self.what,
             "kind": self.kind,
             "reason": self.reason,
-            "since": self.since.isoformat().replace("+00:00", "Z"),
-            "until": None if self.until is None else self.until.isoformat().replace("+00:00", "Z"),
+            "since": utc_text(self.since),
+            "until": utc_text_or_none(self.until),
             "mend": self.mend,
         }
 

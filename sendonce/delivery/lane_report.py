@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from sendonce.control.stops import Stop
+from sendonce.moments import utc_text_or_none
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LimitUse:
             "used": self.used,
             "free": self.free,
             "slow": round(self.slow, 4),
-            "next_permit_at": _iso(self.next_at),
+            "next_permit_at": utc_text_or_none(self.next_at),
         }
 
 
@@ -58,7 +59,7 @@ class Waiting:
             "recipients": self.recipients,
             "scope": self.scope or None,
             "limit": self.what or None,
-            "until": _iso(self.until),
+            "until": utc_text_or_none(self.until),
         }
 
 
@@ -89,7 +90,3 @@ class ScopeUse:
             "waiting": [waiting.as_json() for waiting in self.waiting],
             "stops": [stop.as_json() for stop in self.stops],
         }
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat().replace("+00:00", "Z")
