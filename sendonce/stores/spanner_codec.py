@@ -13,7 +13,7 @@ from google.cloud.spanner_v1 import COMMIT_TIMESTAMP, Type, param_types
 
 from schemas.ids import SHARDS
 from schemas.tables import TABLES, Column, Table
-from sendonce.stores.base import ANY_SHARD
+from sendonce.stores.key_shape import IN_ANY_SHARD, IS_NULL, KeyShape
 from sendonce.stores.values import check_column
 
 _TYPES: Final[dict[type, Type]] = {
@@ -42,13 +42,8 @@ class Spanned:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.columns = [column.name for column in table.columns]
-        self._named = {column.name: column for column in table.columns}
-        self._key = [self._named[name] for name in table.key]
-        by_index: dict[str | None, list[Column]] = {
-            index.name: self._order_of(index.columns) for index in table.indexes
-        }
-        self._orders: dict[str | None, list[Column]] = {None: self._key, **by_index}
-        indexed = sum(len(self._orders[index.name]) for index in table.indexes)
+        self._shape = KeyShape(table)
+        indexed = sum(len(self._shape.orders[index.name]) for index in table.indexes)
         # Spanner counts a mutation for each cell, also those of indexes (docs/quotas).
         self.mutations = len(self.columns) + indexed
         self._text_and_bytes = [column.name for column in table.columns if column.limit is not None]
@@ -65,7 +60,7 @@ class Spanned:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def encode_keys(self, rows: Sequence[Any]) -> list[list[Any]]:
-        return [[self._value(column, getattr(row, column.name)) for column in self._key] for row in rows]
+        return [[self._value(column, getattr(row, column.name)) for column in self._shape.key] for row in rows]
 
     def decode(self, rows: Iterable[Sequence[Any]]) -> list[Any]:
         return [
@@ -75,10 +70,10 @@ class Spanned:
 
     def keys(self, keys: Iterable[Sequence[Any]]) -> list[list[Any]]:
         """Whole primary keys, each once. TypeError unless each of their columns has a value."""
-        distinct = list(dict.fromkeys(map(tuple, keys)))
-        if any(len(key) != len(self._key) or None in key or ANY_SHARD in key for key in distinct):
-            raise TypeError(f"{self.table.name}: each column of the key needs a value: {self.table.key}")
-        return [[self._value(c, value) for c, value in zip(self._key, key, strict=True)] for key in distinct]
+        return [
+            [self._value(column, value) for column, value in zip(self._shape.key, key, strict=True)]
+            for key in self._shape.whole_keys(keys)
+        ]
 
     def weight(self, row: Any) -> int:
         """About how many bytes a row takes in a request; bytes travel as base64."""
@@ -103,7 +98,7 @@ class Spanned:
             sure = f", {_NULLS_LEFT_OUT}" if self.table.index_named(index).null_filtered else ""
             source += f"@{{FORCE_INDEX={index}{sure}}}"
         direction = " DESC" if newest_first else ""
-        order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._orders[index])
+        order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._shape.orders[index])
         text = f"SELECT {_list(self.columns)} FROM {source}{where.text} ORDER BY {order}"
         if limit is not None:
             text += " LIMIT @most"
@@ -113,8 +108,7 @@ class Spanned:
     def tally(self, prefix: Sequence[Any], by: Sequence[str], sums: Sequence[str]) -> Query:
         """Selects `by`, the number of rows, then `sums`."""
         for name in (*by, *sums):
-            if name not in self._named:
-                raise TypeError(f"{self.table.name} has no column {name}")
+            self._shape.column(name)
         where = self._where(prefix)
         totals = [f"COALESCE(SUM({_quoted(name)}), 0)" for name in sums]
         chosen = ", ".join([*map(_quoted, by), "COUNT(*)", *totals])
@@ -126,48 +120,31 @@ class Spanned:
         return where._replace(text=f"DELETE FROM {_quoted(self.table.name)}{where.text or ' WHERE true'}")
 
     def group_value(self, name: str, value: Any) -> Any:
-        return _decode(self._named[name], value)
+        return _decode(self._shape.column(name), value)
 
     def _where(self, prefix: Sequence[Any], index: str | None = None, upto: Any = None, after: Any = None) -> Query:
-        if index not in self._orders:
-            raise TypeError(f"{self.table.name} has no index {index}")
-        order = self._orders[index]
-        bounds = [(sign, value) for sign, value in (("<=", upto), (">", after)) if value is not None]
-        if len(prefix) + bool(bounds) > len(order):
-            raise TypeError(f"the key of {index or self.table.name} has {len(order)} columns")
-        conditions: list[str] = []
+        texts: list[str] = []
         parameters: dict[str, Any] = {}
         types: dict[str, Type] = {}
-
-        def compare(column: Column, sign: str, value: Any) -> None:
-            name = f"p{len(parameters)}"
-            conditions.append(f"{_quoted(column.name)} {sign} @{name}")
-            parameters[name], types[name] = self._value(column, value), _TYPES[column.type]
-
-        for column, value in zip(order, prefix, strict=False):
-            if value is ANY_SHARD:
-                if column is not order[0] or column.name != "shard":
-                    raise TypeError("ANY_SHARD stands only for a leading shard")
-                conditions.append(f"{_quoted(column.name)} IN ({_EVERY_SHARD})")
-            elif value is None:
-                conditions.append(f"{_quoted(column.name)} IS NULL")
+        for column, sign, value in self._shape.conditions(index, prefix, upto, after):
+            quoted = _quoted(column.name)
+            if sign == IN_ANY_SHARD:
+                texts.append(f"{quoted} IN ({_EVERY_SHARD})")
+            elif sign == IS_NULL:
+                texts.append(f"{quoted} IS NULL")
             else:
-                compare(column, "=", value)
-        for sign, value in bounds:
-            compare(order[len(prefix)], sign, value)
+                name = f"p{len(parameters)}"
+                texts.append(f"{quoted} {sign} @{name}")
+                parameters[name], types[name] = self._value(column, value), _TYPES[column.type]
         if index is not None and self.table.index_named(index).null_filtered:
-            named = [self._named[name] for name in self.table.index_named(index).columns]
-            conditions += [f"{_quoted(column.name)} IS NOT NULL" for column in named if column.nullable]
-        return Query(f" WHERE {' AND '.join(conditions)}" if conditions else "", parameters, types)
+            named = [self._shape.column(name) for name in self.table.index_named(index).columns]
+            texts += [f"{_quoted(column.name)} IS NOT NULL" for column in named if column.nullable]
+        return Query(f" WHERE {' AND '.join(texts)}" if texts else "", parameters, types)
 
     def _value(self, column: Column, value: Any) -> Any:
         """One value to look for, checked like a stored one."""
         check_column(self.table, column, (value,))
         return _encode(value)
-
-    def _order_of(self, names: Sequence[str]) -> list[Column]:
-        """The columns by which a scan is ordered: those of the index, then those of the primary key."""
-        return [self._named[name] for name in (*names, *(name for name in self.table.key if name not in names))]
 
 
 def spanned(kind: type) -> Spanned:

@@ -106,6 +106,10 @@ def _note_version(tx: Tx, version: int) -> None:
 def _database(url: str) -> Any:
     """The library's database object of a URL; nothing is asked of it yet."""
     place = place_of(url)
+    return _client(url).instance(place.instance).database(place.database)
+
+
+def _client(url: str) -> Any:
     try:
         from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import DefaultCredentialsError
@@ -119,13 +123,12 @@ def _database(url: str) -> Any:
             os.environ.setdefault(f"GOOGLE_CLOUD_SPANNER_{sessions}", "false")
     try:
         credentials = AnonymousCredentials() if on_emulator() else None
-        client = spanner.Client(project=place.project, credentials=credentials, disable_builtin_metrics=True)
+        return spanner.Client(project=place_of(url).project, credentials=credentials, disable_builtin_metrics=True)
     except DefaultCredentialsError:
         raise StoreRefused(
             f"store {url}: no Google credentials were found; run `gcloud auth application-default login`, or set "
             f"{EMULATOR} for the emulator"
         ) from None
-    return client.instance(place.instance).database(place.database)
 
 
 def _store(url: str, database: Any) -> Store:
@@ -138,11 +141,10 @@ def _make_instance_and_database(url: str, database: Any) -> None:
     from google.api_core import exceptions
 
     place = place_of(url)
-    client = database._instance._client
 
     def work() -> None:
         config = f"projects/{place.project}/instanceConfigs/emulator-config"
-        instance = client.instance(place.instance, configuration_name=config, node_count=1)
+        instance = _client(url).instance(place.instance, configuration_name=config, node_count=1)
         for made in (instance.create, database.create):
             try:
                 made().result(CALL_S)

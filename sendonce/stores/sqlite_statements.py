@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from schemas.ids import SHARDS
-from schemas.tables import TABLES, Column, Table
-from sendonce.stores.base import ANY_SHARD
+from schemas.tables import TABLES, Table
 from sendonce.stores.ddl import sqlite_index_condition
+from sendonce.stores.key_shape import IN_ANY_SHARD, IS_NULL, KeyShape
 from sendonce.stores.sqlite_codec import encode_parameter, encode_parameters
 
 _EVERY_SHARD: Final = ", ".join(map(str, range(SHARDS)))
@@ -28,7 +28,7 @@ class Statements:
         self._name = _quoted(table.name)
         self._columns = _list([column.name for column in table.columns])
         self._key_equal = " AND ".join(f"{_quoted(name)} = ?" for name in table.key)
-        self._orders = {index: self._order_of(index) for index in (None, *(index.name for index in table.indexes))}
+        self._shape = KeyShape(table)
         self._scans: dict[tuple[str, str | None, bool, bool], str] = {}
 
     @cached_property
@@ -51,13 +51,10 @@ class Statements:
 
     def keys_in_sqlite(self, keys: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """Whole primary keys in SQLite's types, each once. TypeError unless each of their columns has a value."""
-        distinct = list(dict.fromkeys(map(tuple, keys)))
-        order = self._orders[None]
-        if any(len(key) != len(order) or None in key or ANY_SHARD in key for key in distinct):
-            raise TypeError(f"{self.table.name}: each column of the key needs a value: {self.table.key}")
+        distinct = self._shape.whole_keys(keys)
         columns = [
             encode_parameters(self.table, column, values)
-            for column, values in zip(order, zip(*distinct, strict=True), strict=False)
+            for column, values in zip(self._shape.key, zip(*distinct, strict=True), strict=False)
         ]
         return list(zip(*columns, strict=True))
 
@@ -89,10 +86,8 @@ class Statements:
 
     def tally(self, where: str, by: Sequence[str], sums: Sequence[str]) -> str:
         """Selects `by`, the number of rows, then `sums`."""
-        known = {column.name for column in self.table.columns}
         for name in (*by, *sums):
-            if name not in known:
-                raise TypeError(f"{self.table.name} has no column {name}")
+            self._shape.column(name)
         totals = [f"coalesce(sum({_quoted(name)}), 0)" for name in sums]
         chosen = ", ".join([*map(_quoted, by), "count(*)", *totals])
         group = f" GROUP BY {_list(by)}" if by else ""
@@ -103,28 +98,16 @@ class Statements:
 
         TypeError for an index that the table does not have, or for more values than the key has columns.
         """
-        if index not in self._orders:
-            raise TypeError(f"{self.table.name} has no index {index}")
-        order = self._orders[index]
-        bounds = [(sign, value) for sign, value in (("<=", upto), (">", after)) if value is not None]
-        if len(prefix) + bool(bounds) > len(order):
-            raise TypeError(f"the key of {index or self.table.name} has {len(order)} columns")
         conditions, parameters = [], []
-        for column, value in zip(order, prefix, strict=False):
+        for column, sign, value in self._shape.conditions(index, prefix, upto, after):
             name = _quoted(column.name)
-            if value is ANY_SHARD:
-                if column is not order[0] or column.name != "shard":
-                    raise TypeError("ANY_SHARD stands only for a leading shard")
+            if sign == IN_ANY_SHARD:
                 conditions.append(f"{name} IN ({_EVERY_SHARD})")
-            elif value is None:
+            elif sign == IS_NULL:
                 conditions.append(f"{name} IS NULL")
             else:
-                conditions.append(f"{name} = ?")
+                conditions.append(f"{name} {sign} ?")
                 parameters.append(encode_parameter(self.table, column, value))
-        for sign, value in bounds:
-            bounded = order[len(prefix)]
-            conditions.append(f"{_quoted(bounded.name)} {sign} ?")
-            parameters.append(encode_parameter(self.table, bounded, value))
         return Where(" AND ".join(conditions), parameters)
 
     def _scan(self, where: str, index: str | None, newest_first: bool, limited: bool) -> str:
@@ -134,15 +117,9 @@ class Statements:
             filtered = sqlite_index_condition(self.table, self.table.index_named(index))
             condition = " AND ".join(filter(None, (where, filtered)))
         direction = " DESC" if newest_first else ""
-        order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._orders[index])
+        order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._shape.orders[index])
         limit = " LIMIT ?" if limited else ""
         return f"SELECT {self._columns} FROM {source}{_where(condition)} ORDER BY {order}{limit}"
-
-    def _order_of(self, index: str | None) -> list[Column]:
-        """The columns by which a scan is ordered: those of the index, then those of the primary key."""
-        named = {column.name: column for column in self.table.columns}
-        names = self.table.index_named(index).columns if index is not None else ()
-        return [named[name] for name in (*names, *(name for name in self.table.key if name not in names))]
 
 
 _statements: dict[type, Statements] = {}
