@@ -39,6 +39,8 @@ def test_what_was_signed_is_taken() -> None:
         (BODY, base64.b64encode(b"no signature").decode(), TIMESTAMP),
         (b"\xff\xfe", signed(KEY, body=b"\xff\xfe"), TIMESTAMP),
     ],
+    # Keys and signatures are new in each process, and names of tests must not be.
+    ids=["white space", "changed", "another time", "another key", "empty", "no base64", "no signature", "no text"],
 )
 def test_anything_else_is_not(body: bytes, signature: str, timestamp: str) -> None:
     assert not is_signed(body, signature, timestamp, shown(KEY))
