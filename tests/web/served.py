@@ -44,13 +44,21 @@ def served(store: Store) -> Iterator[Served]:
     server = waitress.create_server(
         UnsubscribeApp(store), host="127.0.0.1", port=0, threads=4, max_request_body_size=BODY_MAX, ident=None
     )
-    thread = threading.Thread(target=server.run, daemon=True)
+    over = threading.Event()
+
+    def run() -> None:
+        # Opened, served and closed by one thread: sockets closed by another make a `select` or a wake-up fail now and
+        # then.
+        while not over.is_set():
+            server.asyncore.loop(timeout=0.02, map=server._map, count=1)
+        server.task_dispatcher.shutdown()
+        server.close()
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield Served(server.effective_port)
     finally:
-        # Closed by its own thread: sockets closed under a running `select` make it fail now and then.
-        server.trigger.pull_trigger(server.close)
+        over.set()
         thread.join(10)
-        server.task_dispatcher.shutdown()
         assert not thread.is_alive()
