@@ -7,8 +7,6 @@ store.
 
 import gc
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,15 +21,14 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
 from pipelines.campaign import CampaignOptions, Ports, build
+from pipelines.jobs import JobRow, new_job_id
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
-from schemas.tables import Job
-from sendonce import __version__
 from sendonce.config import ConfigFault
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import sweep_lane
-from sendonce.stores.base import StoreError, StoreUnavailable, Tx
+from sendonce.stores.base import StoreError, StoreUnavailable
 from transforms.worker import TriggerResult, Worker, WorkerSpec, worker_for
 
 # Longest sleep between two looks: another process may finish or fail at any time.
@@ -82,8 +79,7 @@ def run_bounded(
     then is found by its lease.
     """
     stop = stop or threading.Event()
-    job_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{token_hex(4)}"
-    spec = WorkerSpec(store_url, job_id, tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
+    spec = WorkerSpec(store_url, new_job_id(), tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
     worker = worker_for(spec)
     worker.stopping = stop
     results: dict[str, TriggerResult] = {}
@@ -97,7 +93,7 @@ def run_bounded(
     finally:
         worker.end_threads()
         with suppress(StoreError):
-            job.heartbeat("ended")
+            job.row.beat("ended")
 
 
 def _rounds(
@@ -143,12 +139,12 @@ class _Job:
         self._worker = worker
         self._spec = spec
         self._graph = _Graph(spec)
-        self._row: Job | None = None
+        self.row = JobRow(worker.store, spec)
         self.rounds = 0
 
     def look(self) -> Left:
         """Sweep what needs no owner, then see what is left. Cheap: no pipeline runs for it."""
-        self.heartbeat("running")
+        self.row.beat("running")
         lanes = self._worker.lanes()
         for lane in lanes.values():
             sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16))
@@ -189,29 +185,6 @@ class _Job:
                 before = self._worker.pace.get(lane, now)
                 self._worker.pace[lane] = (before + now) / 2
         self._worker.passed.clear()
-
-    def heartbeat(self, state: str) -> None:
-        """Tell the store that this process lives."""
-
-        def work(tx: Tx) -> Job:
-            now = tx.now()
-            if self._row is None:
-                row = Job(
-                    job_id=self._spec.job_id,
-                    host=socket.gethostname()[:100],
-                    pid=os.getpid(),
-                    lanes=",".join(self._spec.lanes),
-                    version=__version__,
-                    started_at=now,
-                    heartbeat_at=now,
-                    state=state,
-                )
-            else:
-                row = replace(self._row, heartbeat_at=now, state=state)
-            tx.put(row)
-            return row
-
-        self._row = self._worker.store.transact(work, tag="heartbeat")
 
 
 class _Graph:

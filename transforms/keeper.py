@@ -50,6 +50,11 @@ class Keeper:
             for reference in references:
                 self._held.pop(reference, None)
 
+    def held(self) -> list[Reference]:
+        """What is held and not claimed now."""
+        with self._lock:
+            return list(self._held)
+
     def drop_all(self) -> None:
         with self._lock:
             self._held.clear()

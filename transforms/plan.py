@@ -8,6 +8,7 @@ from apache_beam.metrics import Metrics
 
 from schemas.elements import Reference, Tick
 from sendonce.delivery.fair import FairShare
+from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.failpoints import failpoint
@@ -15,6 +16,9 @@ from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
 FIRST_WINDOW = 4000
+# A live job plans this much of measured work at a time: what is planned is rendered by the one thread of its runner.
+LIVE_WINDOW_S = 0.15
+LIVE_FIRST_WINDOW = 1000
 
 
 class PlanWork(beam.PTransform):
@@ -44,18 +48,21 @@ class _PlanWork(beam.DoFn):
         self._worker = worker_for(self._spec)
 
     def process(self, tick: Tick) -> Iterator[Reference]:
+        # Whoever asks for a look from here on gets another one: this one may not see what they did.
+        self._worker.on_tick()
         with told(self._worker):
             yield from self._plan()
 
     def _plan(self) -> Iterator[Reference]:
         for name, lane in self._worker.lanes().items():
-            swept = sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16))
-            self._expired.inc(swept.expired)
-            self._settled.inc(swept.settled)
+            self._sweep(lane)
             if self._worker.stopping.is_set():
                 return
+            window = window_of(self._worker, name)
+            if not window:
+                continue
             fair = self._worker.fair.setdefault(name, FairShare())
-            references = plan_lane(self._worker.store, lane.terms, window_of(self._worker, name), fair)
+            references = plan_lane(self._worker.store, lane.terms, window, fair)
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))
@@ -65,10 +72,25 @@ class _PlanWork(beam.DoFn):
                     self._worker.keeper.hold(reference, lane.terms.times.visibility_s)
             yield from references
 
+    def _sweep(self, lane: RunningLane) -> None:
+        """Live jobs look for work more often than once a tick; sweeping once a tick is enough."""
+        terms, now_s = lane.terms, self._worker.clocks.own_s()
+        if self._worker.spec.live and now_s < self._worker.swept_s.get(terms.lane, 0.0) + terms.times.tick_s:
+            return
+        self._worker.swept_s[terms.lane] = now_s
+        swept = sweep_lane(self._worker.store, self._worker.key, terms, lane.policy, lambda: token_hex(16))
+        self._expired.inc(swept.expired)
+        self._settled.inc(swept.settled)
+
 
 def window_of(worker: Worker, lane: str) -> int:
-    """Recipients that the lane passes within its window, as measured; a first guess before that."""
+    """Recipients that the lane passes within its window, as measured; a first guess before that. A live job's lane
+    has none while its pool has enough to do."""
     pace = worker.pace.get(lane)
+    if worker.spec.live:
+        if not worker.pool(lane).room:
+            return 0
+        return LIVE_FIRST_WINDOW if pace is None else max(1, int(pace * LIVE_WINDOW_S))
     if pace is None:
         return FIRST_WINDOW
     return max(1, int(pace * worker.lanes()[lane].terms.times.window_s))

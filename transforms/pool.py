@@ -1,10 +1,12 @@
 """A few threads of a process that deliver batches side by side. No Beam.
 
-While one batch waits for its provider or for the disk, others are rendered, packed and committed. Nothing is queued:
-who hands work over waits until a thread is free, so what is in memory is what the threads hold.
+While one batch waits for its provider or for the disk, others are rendered, packed and committed. Whoever
+hands work over waits until a thread is free, so what is in memory is what the threads hold. A live job queues a
+little instead: its one thread serves all lanes.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -27,6 +29,20 @@ class Pool:
         """Whether work under way should come to its next good end instead of its last."""
         return self._hurrying.is_set()
 
+    @property
+    def room(self) -> int:
+        """How many pieces of work can be handed over before twice the threads' number are under way or queued."""
+        with self._changed:
+            return max(0, 2 * self.threads - self._running)
+
+    def queue(self, work: Callable[[], Result]) -> "Future[Result]":
+        """Hand a piece of work over without waiting for a thread; `room` says when that is wise."""
+        with self._changed:
+            self._running += 1
+        future = self._executor.submit(work)
+        future.add_done_callback(self._ended)
+        return future
+
     def hand(self, work: Callable[[], Result]) -> "Future[Result]":
         """Start a piece of work as soon as a thread is free. The future holds what it returns or raises."""
         with self._changed:
@@ -36,12 +52,16 @@ class Pool:
         future.add_done_callback(self._ended)
         return future
 
-    def settle(self) -> None:
-        """Wait until nothing runs, and let what runs know that it should hurry. The pool can be used again then."""
+    def settle(self, until_s: float | None = None) -> bool:
+        """Wait until nothing runs, and let what runs know that it should hurry. The pool can be used again then.
+
+        until_s: not longer than this moment of `time.monotonic`; False when something still runs then.
+        """
         self._hurrying.set()
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._running)
+                wait_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+                return self._changed.wait_for(lambda: not self._running, wait_s)
         finally:
             self._hurrying.clear()
 

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Optional
 
 import apache_beam as beam
 from apache_beam.coders import registry
@@ -20,6 +21,7 @@ import transforms.coders  # noqa: F401  (the state below needs the row coder)
 from schemas.elements import DeadLetter, Reference, RenderedBatch
 from schemas.outcomes import KINDS
 from sendonce.config import ConfigFault
+from sendonce.control.dead_letters import write_dead_letters
 from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
 from sendonce.delivery.halting import halt_campaign, unforeseen
@@ -39,7 +41,8 @@ class RateLimitedSend(beam.PTransform):
 
     Where timers do not wait (`WorkerSpec.can_wait` is false), batches are handed to the lane's pool, which delivers a
     few of them side by side while the next are rendered; the bundle ends when the last one has. The pool itself waits
-    for permits that are near, for up to the lane's window in each bundle.
+    for permits that are near, for up to the lane's window in each bundle. In a live job (`WorkerSpec.live`) the bundle
+    does not wait for them: claim, lease and doubt cover what it leaves behind, and a stop waits for the pool.
 
     Nothing else is remembered here: a bundle that runs again, or runs in two places, finds in the store that its
     batches were claimed.
@@ -76,6 +79,9 @@ class _RateLimitedSend(beam.DoFn):
         window_end=beam.DoFn.TimerParam(WINDOW_END),
     ) -> Iterator[DeadLetter]:
         _, rendered = element
+        if self._spec.live:
+            launch(self._worker, rendered)
+            return
         if not self._spec.can_wait:
             self._take_off(rendered)
             yield from self._landed(wait=False)
@@ -189,9 +195,41 @@ class _Flight:
 class _Line:
     """Where the batches of a bundle wait for permits, one at a time: whoever came first is not overtaken for ever."""
 
-    def __init__(self) -> None:
-        self.turn = threading.Lock()
+    def __init__(self, turn: Optional[threading.Lock] = None) -> None:
+        self.turn = turn or threading.Lock()
         self.waited_s = 0.0
+
+
+def launch(worker: Worker, rendered: RenderedBatch) -> None:
+    """Give a batch to its lane's pool, which delivers it and writes what came of it, whoever made the bundle."""
+    worker.pool(rendered.priority).queue(partial(_deliver_alone, worker, rendered)).add_done_callback(
+        lambda _: worker.on_room()
+    )
+
+
+def _deliver_alone(worker: Worker, rendered: RenderedBatch) -> None:
+    """One delivery with nobody waiting for it. What it raises is told to the worker; its batch is found by its lease,
+    or by its visibility time."""
+    try:
+        with told(worker):
+            line = _Line(worker.turn(rendered.priority))
+            hold_max_s = worker.lanes()[rendered.priority].terms.hold_max_s
+            delivered = _deliver_in_line(worker, rendered, line, hold_max_s)
+            _measure(worker, rendered.priority, delivered)
+            letters = list(_dead_letters(rendered, delivered.delivery))
+            if letters:
+                write_dead_letters(worker.store, letters)
+    except Exception:  # told already; there is no runner above this thread
+        worker.keeper.drop(_reference_of(rendered))
+
+
+def _measure(worker: Worker, priority: str, delivered: _Delivered) -> None:
+    """What the lane's pool can pass in a second, smoothed over the last deliveries."""
+    passed = sum(delivered.delivery.outcomes.values())
+    if passed:
+        now = passed / max(delivered.ms / 1000, 0.001) * worker.pool(priority).threads
+        before = worker.pace.get(priority, now)
+        worker.pace[priority] = before + (now - before) / 4
 
 
 def _deliver_in_line(worker: Worker, rendered: RenderedBatch, line: _Line, window_s: float) -> _Delivered:

@@ -45,12 +45,17 @@ class TriggerResult:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which store, which job, which lanes. can_wait: the runner's timers wait (in bounded local runs they don't)."""
+    """Which store, which job, which lanes. can_wait: the runner's timers wait (on one machine they don't).
+
+    live: bundles do not wait for their deliveries; the lanes' pools commit to the store by themselves. For a runner
+    that streams with one thread, where critical work must not wait for bulk requests.
+    """
 
     store_url: str
     job_id: str
     lanes: tuple
     can_wait: bool
+    live: bool = False
 
 
 def own_clocks() -> Clocks:
@@ -69,6 +74,8 @@ class Worker:
     pace: recipients a second that each lane was measured to pass, for the planner. passed: recipients that got their
     outcome since that was last measured. fair: what the campaigns of each lane got. on_fault: told what a step raises,
     before a runner makes text of it. on_trigger: told what became of each trigger; again, if its bundle runs again.
+    on_tick: told when a look for work begins. on_room: told when a pool has room again. swept_s: when each lane's
+    last sweep began, by its own clock.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -84,6 +91,10 @@ class Worker:
         self.keeper = Keeper(self.store)
         self.hand = Hand(LETTERS_HELD)
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] = lambda: None
+        self.swept_s: dict[str, float] = {}
+        self._turns: dict[str, threading.Lock] = {}
         self._lanes: dict[str, RunningLane] = {}
         self._lanes_until_s = 0.0
         self._looking_at_lanes = threading.Lock()
@@ -126,17 +137,23 @@ class Worker:
             found = self._pools[priority] = Pool(threads, f"send-{priority}")
         return found
 
+    def turn(self, priority: str) -> threading.Lock:
+        """Whoever holds it is the one batch of a lane that waits for a permit in this process."""
+        return self._turns.setdefault(priority, threading.Lock())
+
     def must_stop(self) -> bool:
         """Whether nothing new is to be claimed: somebody asked the job to stop, or a round has failed."""
         return self.stopping.is_set() or any(pool.hurrying for pool in list(self._pools.values()))
 
-    def settle(self) -> None:
+    def settle(self, patience_s: float | None = None) -> bool:
         """After a round, also one that failed: wait for the deliveries that are still under way, which end with their
-        requests in flight, and let go what was not delivered, so that it is planned again."""
-        for pool in self._pools.values():
-            pool.settle()
+        requests in flight, and let go what was not delivered, so that it is planned again. False: the patience, in
+        seconds, ended first, and some requests are still in flight."""
+        until_s = None if patience_s is None else time.monotonic() + patience_s
+        ended = [pool.settle(until_s) for pool in self._pools.values()]
         self.hand.clear()
         self.keeper.drop_all()
+        return all(ended)
 
     def end_threads(self) -> None:
         """After a run: none of its threads stays."""

@@ -3,6 +3,8 @@
 import logging
 from types import ModuleType
 
+from sendonce.config import ConfigFault
+
 
 def local_runner() -> ModuleType:
     """`pipelines.local`, with Beam's own log lines kept to warnings."""
@@ -15,4 +17,20 @@ def local_runner() -> ModuleType:
     local.quiet_beam()
     local.settle_process()
     module: ModuleType = local
+    return module
+
+
+def live_runner() -> ModuleType:
+    """`pipelines.live`, likewise. ConfigFault where Google's client of Pub/Sub is not installed."""
+    local_runner()
+    logging.disable(logging.WARNING)
+    try:
+        from pipelines import live
+    except ImportError as fault:
+        raise ConfigFault(
+            f"a subscription needs the package {fault.name}, which is not installed; install sendonce[gcp]"
+        ) from None
+    finally:
+        logging.disable(logging.NOTSET)
+    module: ModuleType = live
     return module

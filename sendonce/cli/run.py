@@ -1,6 +1,8 @@
 """`sendonce run`: work through what is due, on this machine."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import Any
 
 import click
 
-from sendonce.cli.beam import local_runner
+from sendonce.cli.beam import live_runner, local_runner
 from sendonce.cli.output import counted, duration, err, out, print_json
 from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
@@ -38,9 +40,14 @@ _WAITS = {
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Apply these triggers first: one JSON object per line, as on Pub/Sub.",
 )
+@click.option(
+    "--subscription",
+    metavar="NAME",
+    help="Go on until stopped, with triggers from projects/P/subscriptions/S. [SENDONCE_SUBSCRIPTION, settings file]",
+)
 @with_session
-def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None:
-    """Send what is due, until nothing is left open.
+def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscription: str | None) -> None:
+    """Send what is due, until nothing is left open; with a subscription, until it is stopped.
 
     Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
     happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
@@ -48,6 +55,12 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None
     chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
     if unknown := [name for name in chosen if name not in LANE_NAMES]:
         raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")
+    if subscription and (once or triggers):
+        raise WrongCall("--once and --triggers are for runs that end; leave --subscription out, or them")
+    session.subscription_option = subscription
+    if session.config.subscription and not (once or triggers):
+        _run_live(session, chosen, session.config.subscription)
+        return
     messages = read_triggers(triggers) if triggers else []
     store = session.store
 
@@ -74,6 +87,47 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None) -> None
             tell_triggers(messages, report.triggers)
         _tell(report, unwell)
     if report.unfinished or not all_taken(messages, report.triggers):
+        raise Unfinished
+
+
+def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> None:
+    store = session.store
+    runner = live_runner()
+    with stop_signals() as stop, Watch(store, lanes=lanes):
+        err().print(f"Live: triggers from {subscription}. Ctrl-C stops.", style="dim", markup=False)
+        report = runner.run_live(store.url, subscription, lanes=lanes, stop=stop)
+    go_on = f"sendonce run --subscription {subscription}"
+    if session.as_json:
+        print_json(
+            {
+                "ended": "stopped",
+                "seconds": round(report.seconds, 3),
+                "unfinished": report.unfinished,
+                "waits_for": list(report.waits_for),
+                "handed_back": report.handed_back,
+                "in_flight": report.in_flight,
+                "restarts": report.restarts,
+                "triggers": {"applied": report.applied, "ignored": report.ignored, "bad": report.bad},
+                "goes_on": go_on,
+            }
+        )
+    else:
+        out().print(
+            f"Stopped after {duration(report.seconds)}. "
+            f"Triggers: {report.applied} applied, {report.ignored} ignored, {report.bad} bad."
+        )
+        if report.unfinished:
+            out().print(f"{counted(report.unfinished, 'recipient is', 'recipients are')} not finished.")
+        for reason in report.waits_for:
+            out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
+        if report.in_flight:
+            out().print("· requests were still in flight; they come into doubt when their leases end", style="yellow")
+        out().print(f"`{go_on}` goes on from here.", style="dim", markup=False, soft_wrap=True)
+    if report.in_flight:
+        # Python would wait for the threads of those requests, past the 30 s that a stop may take.
+        sys.stdout.flush()
+        os._exit(1)
+    if report.unfinished:
         raise Unfinished
 
 

@@ -49,10 +49,11 @@ class Session:
     config_file: Path | None
     store_option: str | None
     as_json: bool
+    subscription_option: str | None = None
 
     @cached_property
     def config(self) -> Config:
-        return load_config(self.config_file, os.environ, store=self.store_option)
+        return load_config(self.config_file, os.environ, store=self.store_option, subscription=self.subscription_option)
 
     @cached_property
     def store(self) -> Store:

@@ -1,5 +1,6 @@
 """The shape of `sendonce.yaml`: what can be set, its defaults and its bounds."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Optional, Union
@@ -25,6 +26,11 @@ BATCH_SIZE_MAX: Final = 5000
 
 # SendGrid takes `send_at` up to 72 hours ahead; an hour is left for clocks that differ.
 SEND_AFTER_MAX_S: Final = 71 * 3600
+
+# Pub/Sub's rules for names: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
+SUBSCRIPTION_NAME: Final = re.compile(
+    r"projects/[a-z][-a-z0-9:.]{4,61}[a-z0-9]/subscriptions/(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}"
+)
 
 LaneName = Literal["critical", "high", "bulk"]
 TimeName = Literal["tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s"]
@@ -216,11 +222,12 @@ class Config(_Strict):
     """Everything one installation sets. Lanes, senders and guards go to the store by `config apply`; jobs read them
     there.
 
-    environment: what the store must have been made for. recipients_allowed: addresses and `@domain`s (not what is
+    subscription: where a live job's triggers come from. environment: what the store must have been made for. recipients_allowed: addresses and `@domain`s (not what is
     below them); nobody else gets a letter. redirect_all_to: every letter goes there.
     """
 
     store: str = DEFAULT_STORE
+    subscription: Optional[str] = None
     environment: Optional[Literal["test", "production"]] = None
     recipients_allowed: Optional[Annotated[list[str], Field(min_length=1)]] = None
     redirect_all_to: Optional[str] = None
@@ -260,6 +267,13 @@ class Config(_Strict):
         if not url.startswith(("sqlite:///", "spanner://")):
             raise ValueError("must be a store URL, sqlite:///relative/path or sqlite:////absolute/path")
         return url
+
+    @field_validator("subscription")
+    @classmethod
+    def _subscription_name(cls, name: Optional[str]) -> Optional[str]:
+        if name is not None and not SUBSCRIPTION_NAME.fullmatch(name):
+            raise ValueError("must be the full name of a Pub/Sub subscription, projects/PROJECT/subscriptions/NAME")
+        return name
 
     @field_validator("recipients_allowed")
     @classmethod

@@ -27,16 +27,21 @@ def config_path(option: str | None, environ: Mapping[str, str]) -> Path | None:
     return default if default.exists() else None
 
 
-def load_config(path: Path | None, environ: Mapping[str, str], *, store: str | None = None) -> Config:
+def load_config(
+    path: Path | None, environ: Mapping[str, str], *, store: str | None = None, subscription: str | None = None
+) -> Config:
     """The configuration in force. Relative paths in the file count from the file's folder.
 
     ConfigFault names every problem with file, line and mend; nothing is half applied.
     """
     raw, marks = _read(path) if path else ({}, {})
-    given = ""
+    given: dict[str, str] = {}
     raw = _anchored(raw, path.parent if path else Path())
     if chosen := store or environ.get("SENDONCE_STORE"):
-        raw["store"], given = chosen, "--store" if store else "SENDONCE_STORE"
+        raw["store"], given["store"] = chosen, "--store" if store else "SENDONCE_STORE"
+    if chosen := subscription or environ.get("SENDONCE_SUBSCRIPTION"):
+        raw["subscription"] = chosen
+        given["subscription"] = "--subscription" if subscription else "SENDONCE_SUBSCRIPTION"
     try:
         return Config.model_validate(raw)
     except ValidationError as fault:
@@ -123,10 +128,10 @@ def _anchored_sender(sender: object, folder: Path) -> object:
     return {**sender, "path": os.path.abspath(folder / sender.get("path", DEFAULT_OUTBOX))}
 
 
-def _explain(error: Any, path: Path | None, marks: Marks, store_given: str) -> str:
+def _explain(error: Any, path: Path | None, marks: Marks, given: Mapping[str, str]) -> str:
     place = tuple(part for part in error["loc"] if part != "[key]")
-    if store_given and place == ("store",):
-        return f"{store_given}: {_problem(error, place, '')}"
+    if len(place) == 1 and place[0] in given:
+        return f"{given[place[0]]}: {_problem(error, place, '')}"
     adapter = ""
     if place[:1] == ("senders",):
         if error["type"].startswith("union_tag"):

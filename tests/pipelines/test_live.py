@@ -1,0 +1,148 @@
+"""A live job: triggers from a real Pub/Sub (Google's emulator) through the streaming graph."""
+
+import json
+import random
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.emulated import Missing, pubsub_emulator, pubsub_program
+from tests.pipelines.shop import Shop, people
+
+pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
+from sendonce.config import ConfigFault  # noqa: E402
+from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    try:
+        pubsub_program()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PUBSUB_EMULATOR_HOST", address)
+        yield address
+
+
+@pytest.fixture
+def topic(emulator: str) -> Topic:
+    return Topic()
+
+
+def is_(shop: Shop, campaign_id: str, state: str) -> None:
+    until(lambda: shop.state(campaign_id)[0] == state, f"{campaign_id} {state}")
+
+
+def test_triggers_from_before_and_after_its_start_are_followed(shop: Shop, topic: Topic) -> None:
+    for name in ("early", "late", "called-off"):
+        shop.campaign(name, people(25), state="ready")
+    topic.publish(trigger("start", "early"))
+    with live_job(shop.url, topic) as ended:
+        is_(shop, "early", "completed")
+        topic.publish(trigger("cancel", "called-off"))
+        is_(shop, "called-off", "cancelled")
+        topic.publish(trigger("start", "late"))
+        is_(shop, "late", "completed")
+        assert [job.state for job in jobs(shop.store)] == ["running"]
+    assert (ended[0].applied, ended[0].bad, ended[0].unfinished, ended[0].restarts) == (3, 0, 0, 0)
+    assert set(shop.outcomes("called-off").values()) == {"cancelled"}
+    assert len(shop.letters()) == 50
+    assert [job.state for job in jobs(shop.store)] == ["ended"]
+    assert topic.private_topics() == []
+    assert topic.is_read_up()
+
+
+def test_pause_and_resume(shop: Shop, topic: Topic) -> None:
+    shop.configure(limits=[{"rate": "20/s", "burst": 20}])
+    shop.campaign("spring", people(60), batch_size=5, state="running")
+    topic.publish(trigger("pause", "spring", seq=2))
+    with live_job(shop.url, topic):
+        is_(shop, "spring", "paused")
+        topic.publish(trigger("start", "spring", seq=1))  # older than the pause
+        shop.campaign("other", people(1), state="ready")
+        topic.publish(trigger("start", "other"))
+        is_(shop, "other", "completed")
+        assert shop.state("spring")[0] == "paused"
+        topic.publish(trigger("resume", "spring", seq=3))
+        is_(shop, "spring", "completed")
+    assert len(shop.letters()) == 61
+
+
+def test_a_poison_message_hurts_nobody(shop: Shop, topic: Topic) -> None:
+    """The case poison-message."""
+    for name in ("a", "c", "d"):
+        shop.campaign(name, people(3), state="ready")
+    topic.publish(trigger("start", "a"), b"\xff\xfe\x00\x01", trigger("start", "c"), trigger("start", "d"))
+    with live_job(shop.url, topic) as ended:
+        for name in ("a", "c", "d"):
+            is_(shop, name, "completed")
+        until(lambda: bool(shop.dead_letters()), "the dead letter")
+    assert [(row.reason, row.body) for row in shop.dead_letters()] == [("not_utf8", b"\xff\xfe\x00\x01")]
+    assert (ended[0].applied, ended[0].bad) == (3, 1)
+    assert topic.is_read_up()
+    assert len(shop.letters()) == 9
+
+
+def test_duplicates_and_another_order_change_nothing_with_two_jobs(shop: Shop, topic: Topic) -> None:
+    names = [f"c{number}" for number in range(6)]
+    for name in names:
+        shop.campaign(name, people(20), state="ready")
+    bodies = [trigger("start", name) for name in names] * 5
+    random.Random(7).shuffle(bodies)
+    with live_job(shop.url, topic) as one, live_job(shop.url, topic) as two:
+        topic.publish(*bodies)
+        for name in names:
+            is_(shop, name, "completed")
+    assert one[0].applied + two[0].applied == 6
+    assert len(shop.letters()) == 120
+    assert shop.dead_letters() == []
+    assert topic.private_topics() == []
+
+
+@pytest.mark.parametrize("point", ["S0", "S1"])
+def test_what_a_killed_job_had_pulled_is_not_lost(shop: Shop, topic: Topic, point: str) -> None:
+    """S0: pulled and not stored. S1: stored and not acknowledged; then it comes again and changes nothing."""
+    shop.campaign("spring", people(5), state="ready")
+    topic.publish(trigger("start", "spring"))
+    killed = process(shop.folder, topic, SENDONCE_FAILPOINT=f"{point}:kill9")
+    assert killed.wait(60) == -signal.SIGKILL
+    killed.communicate()
+    assert shop.state("spring")[0] == ("ready" if point == "S0" else "running")
+    with live_job(shop.url, topic) as ended:
+        is_(shop, "spring", "completed")
+        if point == "S0":
+            assert len(shop.letters()) == 5
+    assert ended[0].applied == (1 if point == "S0" else 0)
+    assert len(shop.letters()) == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load_leaves_nothing_in_doubt_and_says_how_to_go_on(
+    shop: Shop, topic: Topic, number: signal.Signals
+) -> None:
+    shop.configure(limits=[{"rate": "400/s", "burst": 400}])
+    shop.campaign("spring", people(20_000), batch_size=50, state="ready")
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic)
+    until(lambda: any(batch.state == "done" for batch in shop.batches("spring")), "the first batch")
+    job.send_signal(number)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 1, words
+    told = json.loads(said)
+    assert told["goes_on"] == f"sendonce run --subscription {topic.subscription}"
+    assert 0 < told["unfinished"] < 20_000
+    assert told["in_flight"] is False
+    assert {batch.state for batch in shop.batches("spring")} == {"done", "pending"}
+    assert sum(batch.n_open for batch in shop.batches("spring")) == told["unfinished"]
+    assert topic.private_topics() == []
+    assert [row.state for row in jobs(shop.store)] == ["ended"]
+
+
+def test_a_subscription_that_is_not_there_is_named(shop: Shop, topic: Topic) -> None:
+    topic.subscription += "-gone"
+    with live_job(shop.url, topic) as ended:
+        until(lambda: bool(ended), "the answer")
+    assert isinstance(ended[0], ConfigFault)
+    assert f"there is no subscription {topic.subscription}" in str(ended[0])
