@@ -294,6 +294,7 @@ def _wrong(subscription: str, fault: Exception) -> ConfigFault:
     name = subscription.rpartition("/")[2]
     if isinstance(fault, google.NotFound):
         return ConfigFault(
-            f"there is no subscription {subscription}; `gcloud pubsub subscriptions create {name} --topic TOPIC` makes it"
+            f"there is no subscription {subscription}; "
+            f"`gcloud pubsub subscriptions create {name} --topic TOPIC` makes it"
         )
     return ConfigFault(f"the subscription {subscription} may not be read; grant roles/pubsub.subscriber on it")

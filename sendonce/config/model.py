@@ -222,8 +222,9 @@ class Config(_Strict):
     """Everything one installation sets. Lanes, senders and guards go to the store by `config apply`; jobs read them
     there.
 
-    subscription: where a live job's triggers come from. environment: what the store must have been made for. recipients_allowed: addresses and `@domain`s (not what is
-    below them); nobody else gets a letter. redirect_all_to: every letter goes there.
+    subscription: where a live job's triggers come from. environment: what the store must have been made for.
+    recipients_allowed: addresses and `@domain`s (not what is below them); nobody else gets a letter. redirect_all_to:
+    every letter goes there.
     """
 
     store: str = DEFAULT_STORE

@@ -43,8 +43,10 @@ class Topic:
         answer = self._subscriber.pull(subscription=self.subscription, max_messages=1, return_immediately=True)
         return not answer.received_messages
 
-    def private_topics(self) -> list[str]:
-        return [topic.name for topic in self._publisher.list_topics(project=PROJECT) if "sendonce-ticks" in topic.name]
+    def private_topics(self, store: Store) -> list[str]:
+        """Those of this store's jobs that are there."""
+        there = {topic.name for topic in self._publisher.list_topics(project=PROJECT)}
+        return [name for job in jobs(store) if (name := json.loads(job.detail).get("topic")) in there]
 
 
 def trigger(kind: str, campaign_id: str, **more: Any) -> bytes:

@@ -4,6 +4,8 @@ import json
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -11,8 +13,9 @@ from tests.emulated import Missing, pubsub_emulator, pubsub_program
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
-from sendonce.config import ConfigFault  # noqa: E402
-from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until  # noqa: E402
+from pipelines.private_topic import remove_topic
+from sendonce.config import ConfigFault
+from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_triggers_from_before_and_after_its_start_are_followed(shop: Shop, topic
     assert set(shop.outcomes("called-off").values()) == {"cancelled"}
     assert len(shop.letters()) == 50
     assert [job.state for job in jobs(shop.store)] == ["ended"]
-    assert topic.private_topics() == []
+    assert topic.private_topics(shop.store) == []
     assert topic.is_read_up()
 
 
@@ -98,7 +101,7 @@ def test_duplicates_and_another_order_change_nothing_with_two_jobs(shop: Shop, t
     assert one[0].applied + two[0].applied == 6
     assert len(shop.letters()) == 120
     assert shop.dead_letters() == []
-    assert topic.private_topics() == []
+    assert topic.private_topics(shop.store) == []
 
 
 @pytest.mark.parametrize("point", ["S0", "S1"])
@@ -136,8 +139,39 @@ def test_a_stop_under_load_leaves_nothing_in_doubt_and_says_how_to_go_on(
     assert told["in_flight"] is False
     assert {batch.state for batch in shop.batches("spring")} == {"done", "pending"}
     assert sum(batch.n_open for batch in shop.batches("spring")) == told["unfinished"]
-    assert topic.private_topics() == []
+    assert topic.private_topics(shop.store) == []
     assert [row.state for row in jobs(shop.store)] == ["ended"]
+
+
+def test_the_private_topic_of_a_job_that_died_long_ago_is_removed(shop: Shop, topic: Topic) -> None:
+    topic.publish(trigger("start", "nobody"))
+    killed = process(shop.folder, topic, SENDONCE_FAILPOINT="S0:kill9")
+    assert killed.wait(60) == -signal.SIGKILL
+    killed.communicate()
+    (dead,) = jobs(shop.store)
+    left = json.loads(dead.detail)["topic"]
+    with live_job(shop.url, topic):
+        until(lambda: len(topic.private_topics(shop.store)) == 2, "the job's own topic")
+    assert topic.private_topics(shop.store) == [left]  # it may only be slow
+    shop.store.transact(
+        lambda tx: tx.put(replace(dead, heartbeat_at=dead.heartbeat_at - timedelta(days=2))), tag="test"
+    )
+    with live_job(shop.url, topic):
+        until(lambda: left not in topic.private_topics(shop.store), "its removal")
+    assert topic.private_topics(shop.store) == []
+
+
+def test_a_job_goes_on_when_its_private_topic_is_taken_away(shop: Shop, topic: Topic) -> None:
+    """So does Pub/Sub's emulator, which forgets everything when it is started again."""
+    with live_job(shop.url, topic) as ended:
+        until(lambda: bool(topic.private_topics(shop.store)), "the private topic")
+        remove_topic(topic.private_topics(shop.store)[0])
+        shop.campaign("spring", people(5), state="ready")
+        topic.publish(trigger("start", "spring"))
+        is_(shop, "spring", "completed")
+    assert ended[0].restarts >= 1
+    assert len(shop.letters()) == 5
+    assert topic.private_topics(shop.store) == []
 
 
 def test_a_subscription_that_is_not_there_is_named(shop: Shop, topic: Topic) -> None:
