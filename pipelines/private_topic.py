@@ -3,10 +3,10 @@
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 from google.api_core import exceptions as google
 from google.cloud import pubsub_v1
-from google.protobuf import duration_pb2
 
 from schemas.elements import Tick
 
@@ -39,8 +39,8 @@ class PrivateTopic:
                 request={
                     "name": self.subscription,
                     "topic": self.topic,
-                    "message_retention_duration": duration_pb2.Duration(seconds=KEPT_S),
-                    "expiration_policy": {"ttl": duration_pb2.Duration(seconds=EXPIRES_S)},
+                    "message_retention_duration": timedelta(seconds=KEPT_S),
+                    "expiration_policy": {"ttl": timedelta(seconds=EXPIRES_S)},
                 },
                 timeout=CALL_S,
             )

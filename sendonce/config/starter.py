@@ -4,9 +4,13 @@ from typing import Final
 
 STARTER: Final = """\
 # Settings of Sendonce. After a change to lanes, senders or guards: sendonce config apply
-# A command's option wins over the environment (SENDONCE_STORE, SENDONCE_CONFIG), that over this file.
+# A command's option wins over the environment (SENDONCE_STORE, SENDONCE_CONFIG, SENDONCE_SUBSCRIPTION), that over
+# this file.
 
 store: sqlite:///.sendonce/sendonce.db
+
+# Where a live job takes its triggers from; without it `sendonce run` ends when nothing is left.
+# subscription: projects/PROJECT/subscriptions/NAME
 
 # The address that letters come from, unless the template names another.
 from: "Example Shop <news@shop.example>"
