@@ -16,7 +16,7 @@ from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
 FIRST_WINDOW = 4000
-# A live job plans this much of measured work at a time: what is planned is rendered by the one thread of its runner.
+# A live job plans this much at a time: it is rendered by the one thread of its runner, and critical work waits for it.
 LIVE_WINDOW_S = 0.15
 LIVE_FIRST_WINDOW = 1000
 
@@ -84,8 +84,8 @@ class _PlanWork(beam.DoFn):
 
 
 def window_of(worker: Worker, lane: str) -> int:
-    """Recipients that the lane passes within its window, as measured; a first guess before that. A live job's lane
-    has none while its pool has enough to do."""
+    """Recipients that the lane passes within its window, as measured; a first guess before that. In a live job what is
+    rendered in `LIVE_WINDOW_S`, and none while the lane's pool has enough to do."""
     pace = worker.pace.get(lane)
     if worker.spec.live:
         if not worker.pool(lane).room:

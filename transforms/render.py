@@ -86,10 +86,19 @@ class _RenderBatch(beam.DoFn):
             return
         letters, element = rendered
         self._letters.inc(len(letters.letters))
-        self._render_ms.update(int((time.perf_counter() - started_s) * 1000))
+        took_s = time.perf_counter() - started_s
+        self._render_ms.update(int(took_s * 1000))
+        if self._spec.live:
+            self._measure(reference.priority, len(letters.letters), took_s)
         yield from self._dead_letters(reference, letters)
         shard = shard_of(reference.campaign_id, reference.batch_no) % self._shards
         yield f"{reference.priority}/{shard}", element
+
+    def _measure(self, lane: str, letters: int, took_s: float) -> None:
+        """How fast a live job's one thread renders for a lane, smoothed over the last batches."""
+        now = letters / max(took_s, 0.001)
+        before = self._worker.pace.get(lane, now)
+        self._worker.pace[lane] = before + (now - before) / 4
 
     def _rendered(self, reference: Reference) -> tuple[Letters, RenderedBatch] | None:
         rendered = self._worker.render(reference)

@@ -215,21 +215,11 @@ def _deliver_alone(worker: Worker, rendered: RenderedBatch) -> None:
             line = _Line(worker.turn(rendered.priority))
             hold_max_s = worker.lanes()[rendered.priority].terms.hold_max_s
             delivered = _deliver_in_line(worker, rendered, line, hold_max_s)
-            _measure(worker, rendered.priority, delivered)
             letters = list(_dead_letters(rendered, delivered.delivery))
             if letters:
                 write_dead_letters(worker.store, letters)
     except Exception:  # told already; there is no runner above this thread
         worker.keeper.drop(_reference_of(rendered))
-
-
-def _measure(worker: Worker, priority: str, delivered: _Delivered) -> None:
-    """What the lane's pool can pass in a second, smoothed over the last deliveries."""
-    passed = sum(delivered.delivery.outcomes.values())
-    if passed:
-        now = passed / max(delivered.ms / 1000, 0.001) * worker.pool(priority).threads
-        before = worker.pace.get(priority, now)
-        worker.pace[priority] = before + (now - before) / 4
 
 
 def _deliver_in_line(worker: Worker, rendered: RenderedBatch, line: _Line, window_s: float) -> _Delivered:

@@ -71,11 +71,11 @@ def own_clocks() -> Clocks:
 class Worker:
     """The resources of one process.
 
-    pace: recipients a second that each lane was measured to pass, for the planner. passed: recipients that got their
-    outcome since that was last measured. fair: what the campaigns of each lane got. on_fault: told what a step raises,
-    before a runner makes text of it. on_trigger: told what became of each trigger; again, if its bundle runs again.
-    on_tick: told when a look for work begins. on_room: told when a pool has room again. swept_s: when each lane's
-    last sweep began, by its own clock.
+    pace: recipients a second that each lane was measured to pass (in a live job: to render), for the planner. passed:
+    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got. on_fault:
+    told what a step raises, before a runner makes text of it. on_trigger: told what became of each trigger; again, if
+    its bundle runs again. on_tick: told when a look for work begins. on_room: told when a pool has room again. swept_s:
+    when each lane's last sweep began, by its own clock.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
