@@ -40,7 +40,7 @@ from sendonce.delivery.lanes import running_lanes
 from sendonce.delivery.letters import compiled_for, render
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.requests import next_letters
-from sendonce.rendering.catalogue import find_template
+from sendonce.rendering.catalogue import TemplateSource, find_template
 from sendonce.senders.base import Request, Verdict
 from sendonce.stores.base import ANY_SHARD, Store
 from sendonce.stores.opening import init_store, open_store, store_key
@@ -51,11 +51,26 @@ SINK_BUSY_MOST = 0.8
 
 
 def prepare(
-    folder: Path, recipients: int, sender: str, outbound_log: str, settings: dict[str, Any], batch_size: int | None
+    folder: Path,
+    recipients: int,
+    sender: str,
+    outbound_log: str,
+    settings: dict[str, Any],
+    batch_size: int | None,
+    *,
+    template: TemplateSource | None = None,
+    parallel: int = 4,
+    start: bool = True,
 ) -> float:
-    """A store with one sealed, submitted campaign of the newsletter; returns rows loaded a second."""
+    """A store with one sealed campaign of the newsletter (or `template`), submitted if `start`; gives rows loaded a
+    second."""
     store = init_store(f"sqlite:///{folder}/store.db", "production")
-    bulk = {"sender": sender, "outbound_log": outbound_log, **({"batch_size": batch_size} if batch_size else {})}
+    bulk = {
+        "sender": sender,
+        "outbound_log": outbound_log,
+        "parallel": parallel,
+        **({"batch_size": batch_size} if batch_size else {}),
+    }
     config = configuration.Config.model_validate({"senders": {sender: settings}, "lanes": {"bulk": bulk}})
     configuration.apply_config(store, config, "benchmark")
     write_sample(folder / "list.csv", recipients)
@@ -66,12 +81,13 @@ def prepare(
         rejects_folder=folder,
     )
     started_s = time.perf_counter()
-    template = find_template("newsletter")
+    template = template or find_template("newsletter")
     report = load(
         store, campaign_id=CAMPAIGN, path=folder / "list.csv", template=template, options=options, by="benchmark"
     )
     seconds = time.perf_counter() - started_s
-    submit(store, CAMPAIGN, "benchmark")
+    if start:
+        submit(store, CAMPAIGN, "benchmark")
     store.close()
     return report.rows_read / seconds
 

@@ -15,6 +15,7 @@ from typing import Any
 from google.api_core import exceptions as google
 from google.cloud import pubsub_v1
 
+from pipelines.private_topic import FINAL
 from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
 from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
@@ -29,19 +30,22 @@ ACK_AFTER_S = 2.0
 PULL_S = 20.0
 CALL_S = 10.0
 AGAIN_S = 1.0
-# What no waiting mends: a person must.
-FINAL = (google.NotFound, google.PermissionDenied, google.Unauthenticated, google.InvalidArgument)
 
 
 class Intake:
     """Reads one subscription until it is told to stop.
 
-    on_change: called after a trigger has changed something in the store. on_fault: called once with what ends the
-    intake: a fault of the subscription that a person must mend, or a store that refuses. Anything else is tried again.
+    on_change: called after a trigger has changed something in the store, with its lane if it names one. on_fault:
+    called once with what ends the intake: a fault of the subscription that a person must mend, or a store that refuses.
+    Anything else is tried again.
     """
 
     def __init__(
-        self, store: Store, subscription: str, on_change: Callable[[], None], on_fault: Callable[[Exception], None]
+        self,
+        store: Store,
+        subscription: str,
+        on_change: Callable[[str | None], None],
+        on_fault: Callable[[Exception], None],
     ) -> None:
         self._store = store
         self._subscription = subscription
@@ -131,7 +135,7 @@ class Intake:
             return
         if change.changed:
             self.applied += 1
-            self._on_change()
+            self._on_change(None)
         else:
             self.ignored += 1
 

@@ -2,13 +2,13 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from secrets import token_hex
 
 from schemas.tables import Job
 from sendonce import __version__
 from sendonce.stores.base import Store, Tx
-from transforms.worker import WorkerSpec
 
 
 def new_job_id() -> str:
@@ -19,9 +19,10 @@ def new_job_id() -> str:
 class JobRow:
     """The row of one job. detail: JSON text that stays in it."""
 
-    def __init__(self, store: Store, spec: WorkerSpec, detail: str = "{}") -> None:
+    def __init__(self, store: Store, job_id: str, lanes: Sequence[str], detail: str = "{}") -> None:
         self._store = store
-        self._spec = spec
+        self._job_id = job_id
+        self._lanes = ",".join(lanes)
         self._detail = detail
         self._row: Job | None = None
 
@@ -32,10 +33,10 @@ class JobRow:
             now = tx.now()
             if self._row is None:
                 row = Job(
-                    job_id=self._spec.job_id,
+                    job_id=self._job_id,
                     host=socket.gethostname()[:100],
                     pid=os.getpid(),
-                    lanes=",".join(self._spec.lanes),
+                    lanes=self._lanes,
                     version=__version__,
                     started_at=now,
                     heartbeat_at=now,

@@ -139,7 +139,7 @@ class _Job:
         self._worker = worker
         self._spec = spec
         self._graph = _Graph(spec)
-        self.row = JobRow(worker.store, spec)
+        self.row = JobRow(worker.store, spec.job_id, spec.lanes)
         self.rounds = 0
 
     def look(self) -> Left:

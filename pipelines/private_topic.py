@@ -10,6 +10,8 @@ from google.cloud import pubsub_v1
 
 from schemas.elements import Tick
 
+# What no waiting mends: a person must.
+FINAL = (google.NotFound, google.PermissionDenied, google.Unauthenticated, google.InvalidArgument)
 CALL_S = 5.0
 # What Pub/Sub keeps at least (10 minutes), and the shortest life of a subscription that nobody reads (1 day).
 KEPT_S = 600

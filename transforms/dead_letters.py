@@ -5,6 +5,7 @@ from apache_beam.metrics import Metrics
 
 from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
+from transforms.inspected import InspectedDoFn
 from transforms.worker import WorkerSpec, told, worker_for
 
 # The tagged output of every step that can fail.
@@ -23,7 +24,7 @@ class WriteDeadLetters(beam.PTransform):
         return letters | "Write" >> beam.ParDo(_WriteDeadLetters(self._spec)).with_output_types(DeadLetter)
 
 
-class _WriteDeadLetters(beam.DoFn):
+class _WriteDeadLetters(InspectedDoFn):
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._written = Metrics.counter("sendonce", "dead_letters")

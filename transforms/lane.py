@@ -9,6 +9,7 @@ from apache_beam.pvalue import TaggedOutput
 from schemas.elements import PRIORITIES, DeadLetter, Reference
 from schemas.ids import shard_of
 from transforms.dead_letters import DEAD
+from transforms.inspected import InspectedDoFn
 from transforms.render import RenderBatch
 from transforms.send import RateLimitedSend
 from transforms.worker import WorkerSpec
@@ -23,7 +24,7 @@ class ByPriority(beam.PTransform):
 
 @typehints.with_input_types(Reference)
 @typehints.with_output_types(Reference, critical=Reference, high=Reference, bulk=Reference)
-class _ByPriority(beam.DoFn):
+class _ByPriority(InspectedDoFn):
     def process(self, reference: Reference) -> Iterator[object]:
         yield TaggedOutput(reference.priority, reference)
 
@@ -61,13 +62,13 @@ class SendLane(beam.PTransform):
 
 @typehints.with_input_types(tuple[str, Reference])
 @typehints.with_output_types(tuple[str, Iterable[Reference]])
-class _ParcelOfOne(beam.DoFn):
+class _ParcelOfOne(InspectedDoFn):
     def process(self, keyed: tuple[str, Reference]) -> list[tuple[str, list[Reference]]]:
         key, reference = keyed
         return [(key, [reference])]
 
 
-class _KeyByShard(beam.DoFn):
+class _KeyByShard(InspectedDoFn):
     """(`priority/shard`, reference): equal work for each key, and the same key for the same batch."""
 
     def __init__(self, shards: int) -> None:

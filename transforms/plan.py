@@ -12,6 +12,7 @@ from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.failpoints import failpoint
+from transforms.inspected import InspectedDoFn
 from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
@@ -37,7 +38,7 @@ class PlanWork(beam.PTransform):
         return ticks | "Sweep and plan" >> beam.ParDo(_PlanWork(self._spec)).with_output_types(Reference)
 
 
-class _PlanWork(beam.DoFn):
+class _PlanWork(InspectedDoFn):
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._planned = Metrics.counter("sendonce", "batches_planned")

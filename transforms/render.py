@@ -20,6 +20,7 @@ from sendonce.failpoints import FailpointRaised
 from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import StoreError
 from transforms.dead_letters import DEAD
+from transforms.inspected import InspectedDoFn
 from transforms.worker import WorkerSpec, told, worker_for
 
 
@@ -44,7 +45,7 @@ class RenderBatch(beam.PTransform):
 
 @typehints.with_input_types(tuple[str, Iterable[Reference]])
 @typehints.with_output_types(tuple[str, RenderedBatch], dead=DeadLetter)
-class _RenderBatch(beam.DoFn):
+class _RenderBatch(InspectedDoFn):
     def __init__(self, spec: WorkerSpec, shards: int) -> None:
         self._spec = spec
         self._shards = shards

@@ -28,6 +28,7 @@ from sendonce.delivery.halting import halt_campaign, unforeseen
 from sendonce.delivery.terms import SETTINGS_CHANGED, Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
+from transforms.inspected import InspectedDoFn
 from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 
@@ -56,7 +57,7 @@ class RateLimitedSend(beam.PTransform):
         return rendered | "Send" >> beam.ParDo(_RateLimitedSend(self._spec)).with_output_types(DeadLetter)
 
 
-class _RateLimitedSend(beam.DoFn):
+class _RateLimitedSend(InspectedDoFn):
     HELD = ReadModifyWriteStateSpec("held", registry.get_coder(RenderedBatch))
     PERMIT_DUE = TimerSpec("permit_due", TimeDomain.REAL_TIME)
     WINDOW_END = TimerSpec("window_end", TimeDomain.WATERMARK)

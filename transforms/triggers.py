@@ -12,6 +12,7 @@ from schemas.elements import DeadLetter, Tick, TriggerMessage
 from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
 from sendonce.failpoints import failpoint
 from transforms.dead_letters import DEAD
+from transforms.inspected import InspectedDoFn
 from transforms.worker import TriggerResult, WorkerSpec, told, worker_for
 
 
@@ -35,7 +36,7 @@ class ApplyTriggers(beam.PTransform):
 
 @typehints.with_input_types(TriggerMessage)
 @typehints.with_output_types(Tick, dead=DeadLetter)
-class _ApplyTriggers(beam.DoFn):
+class _ApplyTriggers(InspectedDoFn):
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._applied = Metrics.counter("sendonce", "triggers_applied")

@@ -46,7 +46,7 @@ class Topic:
     def private_topics(self, store: Store) -> list[str]:
         """Those of this store's jobs that are there."""
         there = {topic.name for topic in self._publisher.list_topics(project=PROJECT)}
-        return [name for job in jobs(store) if (name := json.loads(job.detail).get("topic")) in there]
+        return [name for job in jobs(store) for name in json.loads(job.detail).get("topics", []) if name in there]
 
 
 def trigger(kind: str, campaign_id: str, **more: Any) -> bytes:

@@ -1,0 +1,195 @@
+"""The campaign graph as a live job runs it: on Beam's streaming local runner, for some lanes, with ticks of its own.
+
+That runner has one thread for a graph. So lanes that must not wait for each other's rendering have graphs of their
+own (`GROUPS`), each with its own `Worker`, its own private topic and its own ticks. A graph that fails is started
+again: whatever matters is in the store.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import typehints
+from apache_beam.io.gcp.pubsub import ReadFromPubSub
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from google.api_core import exceptions as google
+
+from pipelines.campaign import CampaignOptions, Ports, build
+from pipelines.private_topic import FINAL, PrivateTopic, Waker, tick_of
+from schemas.elements import Reference, Tick, TriggerMessage
+from sendonce.config import ConfigFault
+from sendonce.delivery import protocol
+from sendonce.stores.base import StoreUnavailable, Tx
+from transforms.inspected import InspectedDoFn
+from transforms.worker import WorkerSpec, worker_for
+
+_log = logging.getLogger(__name__)
+
+# Lanes that share a graph. Rendering bulk letters holds up no code, in a graph or in the line for its thread.
+GROUPS: Sequence[Sequence[str]] = (("critical", "high"), ("bulk",))
+LOOK_S = 0.1
+AGAIN_S = 1.0
+
+
+class LiveGraph:
+    """The graph of some lanes of a job, as often as it has to be started, in a thread of its own.
+
+    on_fault: told, once, what no new start mends. Everything else (Pub/Sub or the store away, the runner's own
+    troubles with them) only starts the graph anew; `restarts` counts how often.
+    """
+
+    def __init__(self, spec: WorkerSpec, project: str, stop: threading.Event, on_fault: Callable[[Exception], None]):
+        self.worker = worker_for(spec)
+        self.topic = PrivateTopic(project, f"sendonce-ticks-{spec.job_id}-{spec.lanes[0]}")
+        self.restarts = 0
+        self.handed_back = 0
+        self.all_ended = True
+        self._spec = spec
+        self._stop = stop
+        self._on_fault = on_fault
+        self._faults: list[Exception] = []
+        self._waker = Waker(self.topic, min(lane.terms.times.tick_s for lane in self.worker.lanes().values()))
+        self._thread = threading.Thread(target=self._run, name=f"graph-{spec.lanes[0]}", daemon=True)
+        self.worker.on_tick, self.worker.on_room = self._waker.seen, self._waker.wake
+        self.worker.on_fault = self._hear
+
+    def start(self) -> None:
+        """Begin. Returns at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something may be to be done. Cheap; from any thread."""
+        self._waker.wake()
+
+    def end(self, patience_s: float) -> None:
+        """After `stop` is set: wait for the step and the requests under way, hand back what was not begun.
+
+        handed_back counts those batches; all_ended is False if requests were still in flight when the patience
+        ended. The topic is removed.
+        """
+        until_s = time.monotonic() + patience_s
+        self.worker.stopping.set()
+        self._waker.stop()
+        if self._thread.ident is not None:
+            self._thread.join(patience_s / 2)
+        self._hand_back(max(1.0, until_s - time.monotonic()))
+        if self.all_ended:
+            self.worker.end_threads()
+        with suppress(google.GoogleAPICallError, google.RetryError):
+            self.topic.remove()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._one_graph()
+            except Exception as fault:
+                self._on_fault(fault)
+                return
+            if not self._stop.is_set():
+                self.restarts += 1
+                self._stop.wait(AGAIN_S)
+
+    def _one_graph(self) -> None:
+        """Run the graph until it fails or the job is to stop. Returns after faults that pass; raises the others."""
+        try:
+            self.topic.make()
+        except FINAL as fault:
+            raise ConfigFault(
+                f"the job's private topic {self.topic.topic} cannot be made ({type(fault).__name__}); "
+                "grant roles/pubsub.editor on the project, or create it there"
+            ) from None
+        except (google.GoogleAPICallError, google.RetryError) as fault:
+            _log.warning("Pub/Sub is away: %s; the job waits for it", type(fault).__name__)
+            return
+        running = _Graph(self._spec, self.topic.subscription)
+        self._waker.start()
+        self._waker.wake()
+        try:
+            while not self._stop.is_set():
+                if self._faults:
+                    raise self._faults[0]
+                if (fault := running.fault()) is not None:
+                    if self._faults:
+                        raise self._faults[0]
+                    if not isinstance(fault, (StoreUnavailable, google.GoogleAPICallError, google.RetryError)):
+                        raise fault
+                    _log.warning("the graph starts again after %s", type(fault).__name__)
+                    return
+                self._stop.wait(LOOK_S)
+        finally:
+            if self._stop.is_set():
+                self.worker.stopping.set()
+                self._waker.stop()
+            running.end(8.0)
+            if not self._stop.is_set():
+                self._hand_back(8.0)
+
+    def _hand_back(self, patience_s: float) -> None:
+        """Wait for the pools, then give what was planned and not begun back to the store, to be planned at once."""
+        held = self.worker.keeper.held()
+        self.all_ended = self.worker.settle(patience_s)
+        with suppress(StoreUnavailable):  # then they are planned again when they become visible
+            for reference in held:
+                release = partial(_release, reference=reference)
+                self.handed_back += self.worker.store.transact(release, tag="release")
+
+    def _hear(self, fault: BaseException) -> None:
+        if isinstance(fault, Exception) and not isinstance(fault, StoreUnavailable):
+            self._faults.append(fault)
+
+
+class _Graph:
+    """One start of the campaign graph on Beam's streaming local runner."""
+
+    def __init__(self, spec: WorkerSpec, subscription: str) -> None:
+        pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=PipelineOptions(["--streaming"]))
+        ports = Ports(
+            triggers=beam.Create([], reshuffle=False).with_output_types(TriggerMessage), ticks=_TicksFrom(subscription)
+        )
+        build(pipeline, CampaignOptions(spec), ports)
+        self._result = pipeline.run()
+
+    def fault(self) -> Exception | None:
+        """What ended the graph, if anything has. `wait_until_finish` would say it, too, but cannot be ended itself."""
+        update = self._result._executor._executor.visible_updates.poll()
+        if update is None:
+            return None
+        fault: Any = update.exception
+        while isinstance(fault, tuple):
+            fault = fault[0]
+        return fault if isinstance(fault, Exception) else RuntimeError("the graph ended by itself")
+
+    def end(self, patience_s: float) -> None:
+        """Let the step under way end, and begin no other."""
+        ending = threading.Thread(target=self._result.cancel, name="end-graph", daemon=True)
+        ending.start()
+        ending.join(patience_s)
+
+
+class _TicksFrom(beam.PTransform):
+    """Out: the `Tick`s of a job's private subscription."""
+
+    def __init__(self, subscription: str) -> None:
+        super().__init__()
+        self._subscription = subscription
+
+    def expand(self, pipeline):
+        data = pipeline | "Read" >> ReadFromPubSub(subscription=self._subscription)
+        return data | "Tick" >> beam.ParDo(_Tick())
+
+
+@typehints.with_input_types(bytes)
+@typehints.with_output_types(Tick)
+class _Tick(InspectedDoFn):
+    def process(self, data: bytes) -> list[Tick]:
+        return [tick_of(data)]
+
+
+def _release(tx: Tx, reference: Reference) -> bool:
+    return protocol.release(tx, reference, tx.now())
