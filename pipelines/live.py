@@ -13,22 +13,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 
-import orjson
 from google.api_core import exceptions as google
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import pubsub_v1
 
 from pipelines.intake import Intake
-from pipelines.jobs import JobRow, new_job_id
 from pipelines.live_graph import GROUPS, LiveGraph
 from pipelines.private_topic import FINAL, remove_topic
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES
-from schemas.tables import Job
 from sendonce.config import ConfigFault
-from sendonce.control.status import JOB_BEATS_S
+from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import left_to_do
 from sendonce.stores.base import StoreError, StoreUnavailable
@@ -39,7 +35,7 @@ LOOK_S = 0.1
 # A stop gives the intake, the graphs and the requests in flight this long together; 30 s is what was promised.
 STOP_S = 25.0
 # A job that was silent for so long is gone, and its private topics with it.
-GONE = timedelta(days=1)
+GONE_S = 24 * 3600.0
 # How soon a thread that waits for its turn gets it, while others compute: a critical send takes dozens of turns.
 TURN_S = 0.0005
 
@@ -96,8 +92,8 @@ class _Live:
         specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups if group]
         self._graphs = [LiveGraph(spec, project, self._stopping, self._hear) for spec in specs]
         self._lanes = [lane for graph in self._graphs for lane in graph.worker.lanes().values()]
-        detail = {"topics": [graph.topic.topic for graph in self._graphs], "subscription": subscription}
-        self._row = JobRow(self._store, job_id, lanes, orjson.dumps(detail).decode())
+        topics = [graph.topic.topic for graph in self._graphs]
+        self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
         self._intake = Intake(self._store, subscription, self._wake, self._hear)
         self._beaten_s = float("-inf")
 
@@ -146,7 +142,7 @@ class _Live:
         for thread in ending:
             thread.join(max(0.0, until_s - time.monotonic()))
         with suppress(StoreError):
-            self._row.beat("ended")
+            self._row.beat("ended", **self._facts())
 
     def _wake(self, lane: str | None) -> None:
         """A trigger changed something: of one lane, or nobody knows of which."""
@@ -155,22 +151,30 @@ class _Live:
                 graph.wake()
 
     def _beat(self) -> None:
-        if time.monotonic() - self._beaten_s >= JOB_BEATS_S / 2:
+        if time.monotonic() - self._beaten_s >= BEATS_S / 2:
             self._beaten_s = time.monotonic()
             with suppress(StoreUnavailable):
-                self._row.beat("running")
+                self._row.beat("running", **self._facts())
+
+    def _facts(self) -> dict[str, int]:
+        return {
+            "triggers_applied": self._intake.applied,
+            "triggers_ignored": self._intake.ignored,
+            "triggers_bad": self._intake.bad,
+            "restarts": sum(graph.restarts for graph in self._graphs),
+        }
 
     def _hear(self, fault: Exception) -> None:
         self._faults.append(fault)
 
     def _remove_left_over(self) -> None:
         """Remove private topics of jobs that were killed long ago."""
-        now = self._store.read(lambda reader: reader.now())
-        for job in self._store.read(lambda reader: reader.scan(Job)):
-            if job.state != "ended" and now - job.heartbeat_at > GONE:
-                for topic in orjson.loads(job.detail).get("topics", []):
+        for job in self._store.read(seen_jobs):
+            if job.state != "ended" and job.silent_s > GONE_S:
+                for topic in job.facts.get("topics", []):
                     with suppress(google.GoogleAPICallError, google.RetryError):
                         remove_topic(topic)
+        forget_old_jobs(self._store)
 
 
 def _check(subscription: str) -> None:

@@ -21,10 +21,10 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
 from pipelines.campaign import CampaignOptions, Ports, build
-from pipelines.jobs import JobRow, new_job_id
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.config import ConfigFault
+from sendonce.control.jobs import JobRow, new_job_id
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import sweep_lane

@@ -137,7 +137,7 @@ def resume(session: Session, campaign: str) -> None:
     """Go on with a paused or halted CAMPAIGN where it stopped."""
     change = campaigns.resume(session.store, campaign, session.by)
     lane = campaigns.get_campaign(session.store, campaign).priority
-    jobs = session.store.read(lambda reader: running_jobs(reader, lane, reader.now()))
+    jobs = session.store.read(lambda reader: running_jobs(reader, lane))
     hint = "A running job goes on with it." if jobs.count else "`sendonce run` goes on with it."
     _tell(session, change, silent_text(jobs) if jobs.silent else hint)
 

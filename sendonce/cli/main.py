@@ -58,6 +58,7 @@ _COMMANDS: Final = {
         "unsubscribe": ("sendonce.cli.web:unsubscribe", "Make a new key for unsubscribe links."),
     },
     "Care": {
+        "jobs": ("sendonce.cli.jobs:jobs", "Who works on this store, and when heard of last."),
         "config": ("sendonce.cli.config:config", "Show settings; put lanes and senders into the store."),
         "migrate": ("sendonce.cli.init:migrate", "Bring a store of an older version up to date."),
         "doctor": ("sendonce.cli.doctor:doctor", "Look over this installation and say what to mend."),

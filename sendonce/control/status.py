@@ -1,23 +1,20 @@
 """What people and machines are told about a campaign: one record, made from the store as it is now."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Optional
 
 from schemas.ids import SHARDS
-from schemas.tables import Batch, Campaign, Job, Limit, Progress
+from schemas.tables import Batch, Campaign, Limit, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
+from sendonce.control.jobs import BEATS_S, seen_jobs
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
 from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
-
-# A job that has not said a word for this long counts as gone; jobs write a heartbeat every few seconds.
-JOB_SILENT_S = 60.0
-JOB_BEATS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Jobs:
     @property
     def silent(self) -> bool:
         """Whether none has said a word for longer than a job that lives is silent."""
-        return self.heard_s is not None and self.heard_s > JOB_BEATS_S
+        return self.heard_s is not None and self.heard_s > BEATS_S
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         active_s=active_s,
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
-        jobs=running_jobs(reader, campaign.priority, now),
+        jobs=running_jobs(reader, campaign.priority),
         reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
@@ -174,12 +171,7 @@ def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:
     return min(firsts, default=None)
 
 
-def running_jobs(reader: Reader, lane: str, now: datetime) -> Jobs:
+def running_jobs(reader: Reader, lane: str) -> Jobs:
     """The jobs that serve a lane and were heard of lately. One that was killed cannot say so: it counts for a while."""
-    alive = now - timedelta(seconds=JOB_SILENT_S)
-    heard = [
-        job.heartbeat_at
-        for job in reader.scan(Job)
-        if job.state == "running" and job.heartbeat_at >= alive and lane in job.lanes.split(",")
-    ]
-    return Jobs(len(heard), None if not heard else max(0.0, (now - max(heard)).total_seconds()))
+    serving = [job for job in seen_jobs(reader) if job.state == "running" and lane in job.row.lanes.split(",")]
+    return Jobs(len(serving), min((job.silent_s for job in serving), default=None))

@@ -29,7 +29,7 @@ def test_resume_names_who_goes_on_with_it(
     sendonce: Call, store: Store, monkeypatch: pytest.MonkeyPatch, job: dict[str, object] | None, said: str
 ) -> None:
     """It promised a running job where none was."""
-    monkeypatch.setattr("sendonce.control.status.JOB_SILENT_S", 1_000.0)
+    monkeypatch.setattr("sendonce.control.jobs.SILENT_S", 1_000.0)
     seal(store, "spring", [2], state="running")
     pause(store, "spring", "ann")
 

@@ -1,4 +1,4 @@
-"""Beam asks a step about its methods for each bundle; it gets the same answers as from any other DoFn, but made once."""
+"""Beam asks a step about its methods for each bundle; it gets the answers of any other DoFn, but made once."""
 
 import inspect
 from collections.abc import Iterator

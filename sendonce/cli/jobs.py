@@ -1,0 +1,75 @@
+"""`sendonce jobs`: who works on this store, and when each was last heard of."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from sendonce.cli.output import ago, counted, duration, number, out, print_json, table
+from sendonce.cli.session import Session, with_session
+from sendonce.control.jobs import SeenJob, seen_jobs
+
+_SHOWN: Final = timedelta(days=1)
+_STYLES: Final = {"running": "bold blue", "silent": "bold red", "ended": "dim"}
+
+
+@click.command()
+@click.option("--all", "all_", is_flag=True, help="Also those that were last heard of more than a day ago.")
+@with_session
+def jobs(session: Session, all_: bool) -> None:
+    """Jobs that work on this store: on which lanes, since when, and when each was last heard of.
+
+    A job that lives says so every few seconds. One that is silent was killed or has lost the store; what it had in
+    hand is found by its leases, and any other job goes on with it.
+
+    \b
+    With --json, a list: job, state (running, silent, ended), lanes, host, pid,
+    version, started_at, heartbeat_at, silent_s, and facts: what the job said
+    of itself (subscription, triggers_applied, triggers_ignored, triggers_bad,
+    restarts). Times are UTC.
+    """
+    found = session.store.read(lambda reader: seen_jobs(reader, since=None if all_ else _SHOWN))
+    if session.as_json:
+        print_json([job.as_json() for job in found])
+        return
+    if not found:
+        out().print("No job has worked here" + ("." if all_ else " within a day."))
+        out().print("`sendonce run` starts one.", style="dim")
+        return
+    made = table("state", "lanes", "heard of", "runs for", "host and process", "triggers", right=("triggers",))
+    for job in found:
+        made.add_row(
+            Text(job.state, _STYLES[job.state]),
+            ", ".join(job.row.lanes.split(",")),
+            ago(job.row.heartbeat_at, job.at),
+            duration((job.row.heartbeat_at - job.row.started_at).total_seconds()),
+            f"{job.row.host} {job.row.pid}",
+            _triggers(job),
+        )
+    out().print(made)
+    for note in _notes(found):
+        out().print(Text(note, "yellow"))
+
+
+def _triggers(job: SeenJob) -> str:
+    applied = job.facts.get("triggers_applied")
+    return "-" if applied is None else number(applied)
+
+
+def _notes(found: list[SeenJob]) -> list[str]:
+    notes = []
+    silent = [job for job in found if job.state == "silent"]
+    if silent:
+        them = "them was killed or has" if len(silent) == 1 else "them were killed or have"
+        said = counted(len(silent), "job is", "jobs are")
+        notes.append(f"\n{said} silent: {them} lost the store. Any job of the same lanes goes on with their work.")
+    versions: dict[str, Any] = {job.row.version: None for job in found if job.state == "running"}
+    if len(versions) > 1:
+        notes.append(f"\nJobs of different versions run: {', '.join(versions)}.")
+    for job in found:
+        if job.state == "running" and (restarts := job.facts.get("restarts")):
+            notes.append(
+                f"\nThe job of process {job.row.pid} had to start its graph again {counted(restarts, 'time')}."
+            )
+    return notes

@@ -1,0 +1,77 @@
+"""`sendonce jobs`: who works on a store, and who fell silent."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from schemas.tables import Job
+from sendonce.control.jobs import KEPT, JobRow, forget_old_jobs, seen_jobs
+from sendonce.stores.base import Store, Tx
+from tests.cli.conftest import Call
+
+
+def _job(store: Store, job_id: str, *, silent_s: float = 0.0, state: str = "running", **more: object) -> None:
+    def work(tx: Tx) -> None:
+        at = tx.now() - timedelta(seconds=silent_s)
+        row = Job(job_id, "host", 7, "critical,high", "1.0", at - timedelta(seconds=90), at, state)
+        tx.put(replace(row, **more))
+
+    store.transact(work, tag="test")
+
+
+def test_there_is_none(sendonce: Call, store: Store) -> None:
+    answer = sendonce("jobs")
+    assert "No job has worked here" in answer.out
+    assert sendonce("jobs", "--json").json == []
+
+
+def test_running_silent_and_ended_jobs(sendonce: Call, store: Store) -> None:
+    _job(store, "a", silent_s=3, detail='{"subscription":"projects/p/subscriptions/s","triggers_applied":1204}')
+    _job(store, "b", silent_s=600)
+    _job(store, "c", silent_s=5, state="ended")
+    found = sendonce("jobs", "--json").json
+    assert [(job["job"], job["state"], job["lanes"]) for job in found] == [
+        ("a", "running", ["critical", "high"]),
+        ("b", "silent", ["critical", "high"]),
+        ("c", "ended", ["critical", "high"]),
+    ]
+    assert found[0]["facts"] == {"subscription": "projects/p/subscriptions/s", "triggers_applied": 1204}
+    assert 3 <= found[0]["silent_s"] < 60
+    shown = sendonce("jobs")
+    assert "1,204" in shown.out
+    assert "1 job is silent" in " ".join(shown.out.split())
+    assert shown.widest() <= 80
+
+
+def test_jobs_of_long_ago_are_shown_when_asked_for(sendonce: Call, store: Store) -> None:
+    _job(store, "old", silent_s=2 * 86_400)
+    assert sendonce("jobs", "--json").json == []
+    assert [job["job"] for job in sendonce("jobs", "--json", "--all").json] == ["old"]
+
+
+def test_jobs_of_two_versions_are_pointed_out(sendonce: Call, store: Store) -> None:
+    _job(store, "a", version="1.0")
+    _job(store, "b", version="1.1")
+    _job(store, "c", version="0.9", state="ended")
+    assert "Jobs of different versions run: 1.0, 1.1." in " ".join(sendonce("jobs").out.split()) or (
+        "Jobs of different versions run: 1.1, 1.0." in " ".join(sendonce("jobs").out.split())
+    )
+
+
+def test_a_job_says_the_same_of_itself_until_it_says_otherwise(store: Store) -> None:
+    row = JobRow(store, "a", ["bulk"], subscription="s")
+    row.beat("running", restarts=1)
+    row.beat("ended", restarts=2)
+    (job,) = store.read(seen_jobs)
+    assert (job.state, job.facts) == ("ended", {"subscription": "s", "restarts": 2})
+
+
+def test_rows_of_jobs_are_not_kept_for_ever(store: Store) -> None:
+    _job(store, "old", silent_s=KEPT.total_seconds() + 60)
+    _job(store, "new", silent_s=KEPT.total_seconds() - 60)
+    assert forget_old_jobs(store) == 1
+    assert [job.row.job_id for job in store.read(seen_jobs)] == ["new"]
+
+
+def test_what_a_job_said_may_be_damaged(store: Store) -> None:
+    _job(store, "a", detail="{")
+    assert store.read(seen_jobs)[0].facts == {}
