@@ -39,7 +39,7 @@ def test_running_silent_and_ended_jobs(sendonce: Call, store: Store) -> None:
     shown = sendonce("jobs")
     assert "1,204" in shown.out
     assert "1 job is silent" in " ".join(shown.out.split())
-    assert shown.widest() <= 80
+    assert shown.widest <= 80
 
 
 def test_jobs_of_long_ago_are_shown_when_asked_for(sendonce: Call, store: Store) -> None:
