@@ -52,6 +52,8 @@ class _PlanWork(InspectedDoFn):
         # Whoever asks for a look from here on gets another one: this one may not see what they did.
         self._worker.on_tick()
         with told(self._worker):
+            if self._worker.spec.can_wait:
+                self._worker.beat()
             yield from self._plan()
 
     def _plan(self) -> Iterator[Reference]:

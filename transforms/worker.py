@@ -15,6 +15,7 @@ from datetime import datetime
 
 from schemas.elements import Reference
 from schemas.letters import Letters
+from sendonce.control.jobs import BEATS_S, JobRow
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane, running_lanes
@@ -94,11 +95,20 @@ class Worker:
         self.on_tick: Callable[[], None] = lambda: None
         self.on_room: Callable[[], None] = lambda: None
         self.swept_s: dict[str, float] = {}
+        self._row = JobRow(self.store, spec.job_id, spec.lanes)
+        self._beaten_s = float("-inf")
         self._turns: dict[str, threading.Lock] = {}
         self._lanes: dict[str, RunningLane] = {}
         self._lanes_until_s = 0.0
         self._looking_at_lanes = threading.Lock()
         self._pools: dict[str, Pool] = {}
+
+    def beat(self) -> None:
+        """Say every few seconds that the job lives. For processes that nobody else speaks for."""
+        now_s = self.clocks.own_s()
+        if now_s - self._beaten_s >= BEATS_S / 2:
+            self._beaten_s = now_s
+            self._row.beat("running")
 
     def lanes(self) -> dict[str, RunningLane]:
         """The lanes as the store configures them, looked at every few seconds: `config apply` needs no restart."""

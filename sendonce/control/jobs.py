@@ -29,7 +29,7 @@ def new_job_id() -> str:
 
 
 class JobRow:
-    """The row of one job.
+    """The row of one job; the processes of a job on many machines share it.
 
     facts: what the job says of itself, plain JSON values without personal data: `subscription`, `topics`, and its
     counters. They replace what it said under the same names before.
@@ -49,15 +49,19 @@ class JobRow:
 
         def work(tx: Tx) -> Job:
             now = tx.now()
-            row = self._row or Job(
-                job_id=self._job_id,
-                host=socket.gethostname()[:100],
-                pid=os.getpid(),
-                lanes=self._lanes,
-                version=__version__,
-                started_at=now,
-                heartbeat_at=now,
-                state=state,
+            row = (
+                self._row
+                or tx.get(Job, self._job_id)
+                or Job(
+                    job_id=self._job_id,
+                    host=socket.gethostname()[:100],
+                    pid=os.getpid(),
+                    lanes=self._lanes,
+                    version=__version__,
+                    started_at=now,
+                    heartbeat_at=now,
+                    state=state,
+                )
             )
             row = replace(row, heartbeat_at=now, state=state, detail=detail)
             tx.put(row)

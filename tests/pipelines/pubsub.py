@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -84,10 +84,15 @@ def live_job(url: str, topic: Topic, **more: Any) -> Iterator[list[Any]]:
     assert not thread.is_alive()
 
 
-def process(folder: Path, topic: Topic, **environment: str) -> "subprocess.Popen[str]":
-    """`sendonce run` on a subscription, as a process of its own."""
+SENDONCE_RUN = ("sendonce.cli", "run", "--json")
+
+
+def process(
+    folder: Path, topic: Topic, *, module: Sequence[str] = SENDONCE_RUN, **environment: str
+) -> "subprocess.Popen[str]":
+    """`sendonce run` on a subscription, or another module with its options, as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "sendonce.cli", "run", "--subscription", topic.subscription, "--json"],
+        [sys.executable, "-m", *module, "--subscription", topic.subscription],
         cwd=folder,
         env={**os.environ, "SENDONCE_STORE": f"sqlite:///{folder / 'store.db'}", **environment},
         stdout=subprocess.PIPE,

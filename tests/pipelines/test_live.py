@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not
 from pipelines.private_topic import remove_topic
 from sendonce.config import ConfigFault
 from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +144,19 @@ def test_a_stop_under_load_leaves_nothing_in_doubt_and_says_how_to_go_on(
     assert sum(batch.n_open for batch in shop.batches("spring")) == told["unfinished"]
     assert topic.private_topics(shop.store) == []
     assert [row.state for row in jobs(shop.store)] == ["ended"]
+
+
+def test_the_pipeline_started_as_beam_pipelines_are(shop: Shop, topic: Topic) -> None:
+    """`python -m pipelines.campaign` without a runner is a live job here."""
+    shop.campaign("spring", people(5), state="ready")
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic, module=["pipelines.campaign"], PYTHONPATH=str(ROOT))
+    is_(shop, "spring", "completed")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert "0 recipients are not finished" in said
+    assert len(shop.letters()) == 5
 
 
 def test_the_private_topic_of_a_job_that_died_long_ago_is_removed(shop: Shop, topic: Topic) -> None:
