@@ -12,6 +12,11 @@ SHARDS = 64
 CAMPAIGN_ID_MAX = 100
 RECIPIENT_ID_MAX = 200
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Campaign ids that begin so are those of streams: nobody else may choose one.
+STREAM_PREFIX = "stream."
+# Between a publisher's recipient id and its send's mark: a control character, which no recipient id holds.
+_MARK = "\x1f"
+_MARK_DIGITS = 32
 
 # Crockford's alphabet: sorts like the number, no I, L, O, U; the alphabet of ULIDs.
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -19,6 +24,8 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 def campaign_id_problem(campaign_id: str) -> str:
     """Why a campaign id is not allowed, or an empty string. Ids name files, topics and rows, so they stay plain."""
+    if campaign_id.startswith(STREAM_PREFIX):
+        return f"campaign ids that begin with {STREAM_PREFIX} are those of sends"
     if NAME.fullmatch(campaign_id):
         return ""
     return (
@@ -43,6 +50,43 @@ def message_id(store_key: bytes, campaign_id: str, recipient_id: str) -> str:
     text = len(campaign).to_bytes(4, "big") + campaign + recipient_id.encode()
     digest = _mac(store_key, b"message\x00" + text)
     return base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+def key_hash(idempotency_key: str) -> str:
+    """The name of a `send` in the store: 64 hex digits, SHA-256 of its idempotency key."""
+    return hashlib.sha256(idempotency_key.encode()).hexdigest()
+
+
+def body_hash(store_key: bytes, body: bytes) -> str:
+    """Keyed hash of a `send`'s body: 64 hex digits. Keyed, because a body may hold a code that is quickly guessed."""
+    return _mac(store_key, b"body\x00" + body).hex()
+
+
+def send_batch_no(key: str, place: int) -> int:
+    """The batch number (53 bits, so that any JSON reader keeps it) of the send with this `key_hash`.
+
+    place: 0; the next one when another send of the stream has that number already.
+    """
+    digest = hashlib.sha256(f"batch\x00{key}\x00{place}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 11
+
+
+def send_recipient_id(recipient_id: str, key: str) -> str:
+    """How a stream's snapshot names a recipient: several sends of a day may go to one.
+
+    key: the send's `key_hash`. At most 33 characters longer than the publisher's own id.
+    """
+    return f"{recipient_id}{_MARK}{key[:_MARK_DIGITS]}"
+
+
+def send_recipient_ids(recipient_id: str) -> tuple[str, str]:
+    """Between which stored ids (neither included) those of all sends to a recipient lie."""
+    return f"{recipient_id}{_MARK}", f"{recipient_id}{_MARK}~"
+
+
+def own_recipient_id(stored: str) -> str:
+    """The recipient id as its publisher, or its file, gave it."""
+    return stored.partition(_MARK)[0]
 
 
 def address_key(store_key: bytes, normalised_address: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 # A store writes its own commit time wherever a row holds this value (Spanner: the commit timestamp).
 COMMIT_TIME: Final = datetime.max
@@ -138,16 +138,28 @@ class Campaign:
     finished_at: Optional[datetime] = None
 
 
-@table("templates", key=("template_hash",), indexes=(Index("templates_by_name", ("name", "pushed_at")),))
+@table(
+    "templates",
+    key=("template_hash",),
+    indexes=(
+        Index("templates_by_name", ("name", "pushed_at")),
+        Index("templates_for_sends", ("name", "sends_since"), null_filtered=True),
+    ),
+)
 @dataclass(frozen=True)
 class TemplateContent:
-    """A template's files, pinned by the hash of their content. `files` is zlib-compressed JSON `{path: text}`."""
+    """A template's files, pinned by the hash of their content. `files` is zlib-compressed JSON `{path: text}`.
+
+    sends_since: when somebody last pushed it for the sends of its name, which use the newest; null for content that
+    only a load or a test put here.
+    """
 
     template_hash: Word
     name: Word
     files: Blob
     pushed_at: datetime
     pushed_by: Id
+    sends_since: Optional[datetime] = None
 
 
 @table(
@@ -157,7 +169,11 @@ class TemplateContent:
 )
 @dataclass(frozen=True)
 class Recipient:
-    """One recipient of a sealed snapshot; never changes. Ordered by time zone, locale, recipient id."""
+    """One recipient of a sealed snapshot; never changes. Ordered by time zone, locale, recipient id.
+
+    In a stream, `recipient_id` is the publisher's with the send's mark behind it (`ids.send_recipient_id`), and the
+    address and the variables are wiped (empty, `{}`) when the send is final.
+    """
 
     shard: int
     campaign_id: Id
@@ -174,7 +190,10 @@ class Recipient:
 @table(
     "campaign_batches",
     key=("shard", "campaign_id", "batch_no"),
-    indexes=(Index("batches_open", ("shard", "campaign_id", "open_state", "due_at"), null_filtered=True),),
+    indexes=(
+        Index("batches_open", ("shard", "campaign_id", "open_state", "due_at"), null_filtered=True),
+        Index("batches_expiring", ("shard", "campaign_id", "open_state", "expires_at"), null_filtered=True),
+    ),
 )
 @dataclass(frozen=True)
 class Batch:
@@ -184,7 +203,8 @@ class Batch:
     it is final, so that the index holds unfinished work only. `outcomes` has one `Outcome` byte per ordinal;
     the `n_` counts always equal its tally. The `intent_` columns hold the one request that is in flight or in
     doubt, `intent_ordinals` as packed by `ordinals.pack`; intent_at is when it was first intended, permit_at when its
-    latest permit was granted.
+    latest permit was granted. idempotency_key: of the `send` that this batch is, as its publisher gave it; null in
+    campaigns.
     """
 
     shard: int
@@ -225,6 +245,7 @@ class Batch:
     n_assumed: int = 0
     finished_at: Optional[datetime] = None
     permit_at: Optional[datetime] = None
+    idempotency_key: Optional[Id] = None
 
 
 @table("batch_attempts", key=("shard", "campaign_id", "batch_no", "attempt_id"))
@@ -323,16 +344,24 @@ class Permit:
     used_by: datetime
 
 
-@table("idempotency_keys", key=("key_hash",))
+@table(
+    "idempotency_keys",
+    key=("key_hash",),
+    indexes=(Index("keys_by_time", ("shard", "created_at")),),
+)
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A `send` that was taken: the key's hash, its batch, and the hash of its body. Kept 8 days or more."""
+    """A `send` that was taken: the key's hash, its batch, and the hash of its body. Kept 8 days or more.
+
+    shard: of the key's hash, so that the index does not grow at one end.
+    """
 
     key_hash: Word
     body_hash: Word
     campaign_id: Id
     batch_no: int
     created_at: datetime
+    shard: Optional[int] = None
 
 
 @table(
@@ -482,7 +511,8 @@ class Job:
 @table("settings", key=("kind", "name"))
 @dataclass(frozen=True)
 class Setting:
-    """Configuration that jobs read from the store: kind `lane`, `sender` or `guard`, value JSON; never secrets."""
+    """Configuration that jobs read from the store: kind `lane`, `sender`, `domain`, `guard` or `letters`, value JSON; never
+    secrets."""
 
     kind: Word
     name: Word

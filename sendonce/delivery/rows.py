@@ -7,6 +7,7 @@ from schemas.ids import message_id
 from schemas.ordinals import pack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, OutboundMessage, Recipient
+from sendonce.control.finals import sends_final
 from sendonce.delivery import batches
 from sendonce.delivery.terms import Report
 from sendonce.stores.base import Reader, Tx
@@ -50,13 +51,14 @@ def write_rows(
     now: datetime,
     details: Mapping[int, str] | None = None,
 ) -> None:
-    """One row per message that became final: the same row again if the step runs again.
+    """One row per message that became final: the same row again if the step runs again. Of a send, `sends_final`.
 
     details: why somebody was refused, by ordinal; names templates and variables, never a value.
     """
     reported = report.outcomes if report is not None else {}
     rows = []
-    for ordinal, outcome in batches.newly_final(before, after).items():
+    finals = batches.newly_final(before, after)
+    for ordinal, outcome in finals.items():
         if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
             continue
         attempt = provider = reference = detail = None
@@ -81,3 +83,4 @@ def write_rows(
             )
         )
     tx.put(*rows)
+    sends_final(tx, after, finals, names, now)

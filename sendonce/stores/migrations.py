@@ -17,7 +17,31 @@ class Migration(NamedTuple):
 
 
 # A new step goes to the end; a released one never changes.
-MIGRATIONS: Final[tuple[Migration, ...]] = ()
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    Migration(
+        version=2,
+        sqlite=(
+            'ALTER TABLE "templates" ADD COLUMN "sends_since" INTEGER',
+            'CREATE INDEX "templates_for_sends" ON "templates" ("name", "sends_since") '
+            'WHERE "sends_since" IS NOT NULL',
+            'ALTER TABLE "campaign_batches" ADD COLUMN "idempotency_key" TEXT',
+            'CREATE INDEX "batches_expiring" ON "campaign_batches" ("shard", "campaign_id", "open_state", "expires_at") '
+            'WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL',
+            'ALTER TABLE "idempotency_keys" ADD COLUMN "shard" INTEGER',
+            'CREATE INDEX "keys_by_time" ON "idempotency_keys" ("shard", "created_at")',
+        ),
+        spanner=(
+            "ALTER TABLE `templates` ADD COLUMN IF NOT EXISTS `sends_since` TIMESTAMP "
+            "OPTIONS (allow_commit_timestamp = true)",
+            "CREATE NULL_FILTERED INDEX IF NOT EXISTS `templates_for_sends` ON `templates` (`name`, `sends_since`)",
+            "ALTER TABLE `campaign_batches` ADD COLUMN IF NOT EXISTS `idempotency_key` STRING(256)",
+            "CREATE NULL_FILTERED INDEX IF NOT EXISTS `batches_expiring` ON `campaign_batches` "
+            "(`shard`, `campaign_id`, `open_state`, `expires_at`)",
+            "ALTER TABLE `idempotency_keys` ADD COLUMN IF NOT EXISTS `shard` INT64",
+            "CREATE INDEX IF NOT EXISTS `keys_by_time` ON `idempotency_keys` (`shard`, `created_at`)",
+        ),
+    ),
+)
 
 
 def fact_number(name: str, value: bytes | str | int, path: Path | str) -> int:

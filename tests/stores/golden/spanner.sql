@@ -35,9 +35,12 @@ CREATE TABLE `templates` (
   `files` BYTES(10485760) NOT NULL,
   `pushed_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
   `pushed_by` STRING(256) NOT NULL,
+  `sends_since` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (`template_hash`);
 
 CREATE INDEX `templates_by_name` ON `templates` (`name`, `pushed_at`);
+
+CREATE NULL_FILTERED INDEX `templates_for_sends` ON `templates` (`name`, `sends_since`);
 
 CREATE TABLE `campaign_recipients_snapshot` (
   `shard` INT64 NOT NULL,
@@ -93,9 +96,12 @@ CREATE TABLE `campaign_batches` (
   `n_assumed` INT64 NOT NULL,
   `finished_at` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
   `permit_at` TIMESTAMP OPTIONS (allow_commit_timestamp = true),
+  `idempotency_key` STRING(256),
 ) PRIMARY KEY (`shard`, `campaign_id`, `batch_no`);
 
 CREATE NULL_FILTERED INDEX `batches_open` ON `campaign_batches` (`shard`, `campaign_id`, `open_state`, `due_at`);
+
+CREATE NULL_FILTERED INDEX `batches_expiring` ON `campaign_batches` (`shard`, `campaign_id`, `open_state`, `expires_at`);
 
 CREATE TABLE `batch_attempts` (
   `shard` INT64 NOT NULL,
@@ -164,7 +170,10 @@ CREATE TABLE `idempotency_keys` (
   `campaign_id` STRING(256) NOT NULL,
   `batch_no` INT64 NOT NULL,
   `created_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  `shard` INT64,
 ) PRIMARY KEY (`key_hash`);
+
+CREATE INDEX `keys_by_time` ON `idempotency_keys` (`shard`, `created_at`);
 
 CREATE TABLE `suppressions` (
   `address_key` STRING(64) NOT NULL,

@@ -36,11 +36,14 @@ CREATE TABLE "templates" (
   "name" TEXT NOT NULL,
   "pushed_at" INTEGER NOT NULL,
   "pushed_by" TEXT NOT NULL,
+  "sends_since" INTEGER,
   "files" BLOB NOT NULL,
   PRIMARY KEY ("template_hash")
 ) WITHOUT ROWID;
 
 CREATE INDEX "templates_by_name" ON "templates" ("name", "pushed_at");
+
+CREATE INDEX "templates_for_sends" ON "templates" ("name", "sends_since") WHERE "sends_since" IS NOT NULL;
 
 CREATE TABLE "campaign_recipients_snapshot" (
   "shard" INTEGER NOT NULL,
@@ -95,12 +98,15 @@ CREATE TABLE "campaign_batches" (
   "n_assumed" INTEGER NOT NULL,
   "finished_at" INTEGER,
   "permit_at" INTEGER,
+  "idempotency_key" TEXT,
   "outcomes" BLOB NOT NULL,
   "intent_ordinals" BLOB,
   PRIMARY KEY ("shard", "campaign_id", "batch_no")
 ) WITHOUT ROWID;
 
 CREATE INDEX "batches_open" ON "campaign_batches" ("shard", "campaign_id", "open_state", "due_at") WHERE "open_state" IS NOT NULL;
+
+CREATE INDEX "batches_expiring" ON "campaign_batches" ("shard", "campaign_id", "open_state", "expires_at") WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL;
 
 CREATE TABLE "batch_attempts" (
   "shard" INTEGER NOT NULL,
@@ -173,8 +179,11 @@ CREATE TABLE "idempotency_keys" (
   "campaign_id" TEXT NOT NULL,
   "batch_no" INTEGER NOT NULL,
   "created_at" INTEGER NOT NULL,
+  "shard" INTEGER,
   PRIMARY KEY ("key_hash")
 ) WITHOUT ROWID;
+
+CREATE INDEX "keys_by_time" ON "idempotency_keys" ("shard", "created_at");
 
 CREATE TABLE "suppressions" (
   "address_key" TEXT NOT NULL,
