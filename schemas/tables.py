@@ -511,8 +511,10 @@ class Job:
 @table("settings", key=("kind", "name"))
 @dataclass(frozen=True)
 class Setting:
-    """Configuration that jobs read from the store: kind `lane`, `sender`, `domain`, `guard` or `letters`, value JSON; never
-    secrets."""
+    """Configuration that jobs read from the store; never secrets. value: JSON.
+
+    kind: `lane`, `sender`, `domain` (a group of mailboxes), `guard`, or `letters` (what all letters have in common).
+    """
 
     kind: Word
     name: Word

@@ -18,9 +18,7 @@ NO_ADDRESS: Final = ""
 NO_VARIABLES: Final = "{}"
 
 
-def sends_final(
-    tx: Tx, after: Batch, outcomes: Mapping[int, Outcome], names: Mapping[int, str], now: datetime
-) -> None:
+def sends_final(tx: Tx, after: Batch, outcomes: Mapping[int, Outcome], names: Mapping[int, str], now: datetime) -> None:
     """Recipients of the send `after` (its row as this transaction writes it) became final.
 
     outcomes: what each of them became, by ordinal; names: message ids by ordinal. `after.idempotency_key` is the key

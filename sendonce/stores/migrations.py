@@ -22,11 +22,10 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         version=2,
         sqlite=(
             'ALTER TABLE "templates" ADD COLUMN "sends_since" INTEGER',
-            'CREATE INDEX "templates_for_sends" ON "templates" ("name", "sends_since") '
-            'WHERE "sends_since" IS NOT NULL',
+            'CREATE INDEX "templates_for_sends" ON "templates" ("name", "sends_since") WHERE "sends_since" IS NOT NULL',
             'ALTER TABLE "campaign_batches" ADD COLUMN "idempotency_key" TEXT',
-            'CREATE INDEX "batches_expiring" ON "campaign_batches" ("shard", "campaign_id", "open_state", "expires_at") '
-            'WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL',
+            'CREATE INDEX "batches_expiring" ON "campaign_batches" ("shard", "campaign_id", "open_state", '
+            '"expires_at") WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL',
             'ALTER TABLE "idempotency_keys" ADD COLUMN "shard" INTEGER',
             'CREATE INDEX "keys_by_time" ON "idempotency_keys" ("shard", "created_at")',
         ),
