@@ -10,7 +10,7 @@ from schemas.elements import Reference, Tick
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
-from sendonce.delivery.sweeper import sweep_lane
+from sendonce.delivery.sweeper import Watch, sweep_lane
 from sendonce.failpoints import failpoint
 from transforms.inspected import InspectedDoFn
 from transforms.worker import Worker, WorkerSpec, told, worker_for
@@ -81,7 +81,8 @@ class _PlanWork(InspectedDoFn):
         if self._worker.spec.live and now_s < self._worker.swept_s.get(terms.lane, 0.0) + terms.times.tick_s:
             return
         self._worker.swept_s[terms.lane] = now_s
-        swept = sweep_lane(self._worker.store, self._worker.key, terms, lane.policy, lambda: token_hex(16))
+        watch = self._worker.watches.setdefault(terms.lane, Watch())
+        swept = sweep_lane(self._worker.store, self._worker.key, terms, lane.policy, lambda: token_hex(16), watch)
         self._expired.inc(swept.expired)
         self._settled.inc(swept.settled)
 

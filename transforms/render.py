@@ -14,8 +14,8 @@ from schemas.ids import shard_of
 from schemas.letters import Letters
 from schemas.outcomes import Outcome
 from sendonce.config import ConfigFault
-from sendonce.delivery.halting import halt_campaign, unforeseen
-from sendonce.delivery.letters import SnapshotFault, element_of, element_without, encodable
+from sendonce.delivery.halting import give_up, halt_campaign, unforeseen
+from sendonce.delivery.letters import SnapshotFault, TemplateGone, element_of, element_without, encodable
 from sendonce.failpoints import FailpointRaised
 from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import StoreError
@@ -29,7 +29,7 @@ class RenderBatch(beam.PTransform):
 
     One range read of the store per batch; one batch's recipients in memory at a time. A recipient whose letter can't
     be made is a dead letter and, at the claim, `refused`; the others go on. A template or snapshot that fails for
-    everybody halts the campaign with its reason, and refuses nobody.
+    everybody halts the campaign with its reason, and refuses nobody; in a stream it ends that send alone.
     """
 
     def __init__(self, spec: WorkerSpec, shards: int) -> None:
@@ -70,14 +70,17 @@ class _RenderBatch(InspectedDoFn):
         try:
             with told(self._worker):
                 rendered = self._rendered(reference)
-        except (TemplateFault, SnapshotFault) as fault:
+        except (TemplateFault, TemplateGone) as fault:
             reason = "template_fault" if isinstance(fault, TemplateFault) else fault.reason
-            yield self._halt(reference, reason, str(fault))
+            yield from self._give_up(reference, reason, str(fault))
+            return
+        except SnapshotFault as fault:
+            yield self._halt(reference, fault.reason, str(fault))
             return
         except (StoreError, ConfigFault, FailpointRaised):
             raise
         except Exception as fault:
-            yield self._halt(reference, "unforeseen", unforeseen(fault, "rendering", reference.batch_no))
+            yield from self._give_up(reference, "unforeseen", unforeseen(fault, "rendering", reference.batch_no))
             return
         finally:
             if self._spec.can_wait:
@@ -120,10 +123,30 @@ class _RenderBatch(InspectedDoFn):
         self._worker.hand.put(reference, letters, at)
         return element
 
+    def _give_up(self, reference: Reference, reason: str, detail: str) -> Iterator[TaggedOutput]:
+        """End a send that nobody can render; halt a campaign, for its recipients share the fault. Others go on."""
+        worker = self._worker
+        worker.keeper.drop(reference)
+        outbound_log = worker.lanes()[reference.priority].terms.outbound_log
+        ended = give_up(worker.store, worker.key, reference, detail, outbound_log)
+        if isinstance(ended, bool):
+            yield self._halted_by(reference, reason, detail, halted=ended)
+            return
+        for ordinal, code in enumerate(ended.outcomes if ended is not None else b""):
+            if code == Outcome.RENDER_ERROR:
+                self._refused.inc()
+                yield TaggedOutput(
+                    DEAD, DeadLetter("render", reason, detail, reference.campaign_id, reference.batch_no, ordinal)
+                )
+
     def _halt(self, reference: Reference, reason: str, detail: str) -> TaggedOutput:
-        """Halt the campaign for a fault that all its recipients share; its neighbours go on."""
+        """Halt the campaign, also a stream, for what is wrong with its store or its settings."""
         self._worker.keeper.drop(reference)
-        if halt_campaign(self._worker.store, reference, detail):
+        halted = halt_campaign(self._worker.store, reference, detail)
+        return self._halted_by(reference, reason, detail, halted=halted)
+
+    def _halted_by(self, reference: Reference, reason: str, detail: str, *, halted: bool) -> TaggedOutput:
+        if halted:
             self._halted.inc()
         return TaggedOutput(DEAD, DeadLetter("render", reason, detail, reference.campaign_id, reference.batch_no))
 

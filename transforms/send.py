@@ -24,7 +24,7 @@ from sendonce.config import ConfigFault
 from sendonce.control.dead_letters import write_dead_letters
 from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
-from sendonce.delivery.halting import halt_campaign, unforeseen
+from sendonce.delivery.halting import give_up, unforeseen
 from sendonce.delivery.terms import SETTINGS_CHANGED, Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
@@ -274,15 +274,17 @@ def _wait(worker: Worker, until: datetime, line: _Line, window_s: float) -> bool
 
 
 def _deliver(worker: Worker, rendered: RenderedBatch) -> _Delivered:
-    """Deliver. A fault that nobody foresaw halts the campaign, not its neighbours; the store's go to the runner."""
+    """Deliver. A fault that nobody foresaw halts the campaign (or ends the send), not its neighbours; the store's go to
+    the runner."""
     started_s = time.perf_counter()
     try:
         delivery = worker.deliverer(rendered.priority).deliver(rendered)
     except (StoreError, ConfigFault, FailpointRaised):
         raise
     except Exception as fault:
-        reference = _reference_of(rendered)
-        halt_campaign(worker.store, reference, unforeseen(fault, "sending", rendered.batch_no))
+        detail = unforeseen(fault, "sending", rendered.batch_no)
+        outbound_log = worker.lanes()[rendered.priority].terms.outbound_log
+        give_up(worker.store, worker.key, _reference_of(rendered), detail, outbound_log)
         delivery = Delivery(Move.LOST, "unforeseen", 0, {})
     if delivery.reason == SETTINGS_CHANGED:
         worker.read_settings_again()

@@ -7,9 +7,11 @@ import apache_beam as beam
 from apache_beam import typehints
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from schemas.elements import DeadLetter, Tick, TriggerMessage
-from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
+from sendonce.control.triggers import SENDS_AT_ONCE, Taken, apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
 from transforms.dead_letters import DEAD
 from transforms.inspected import InspectedDoFn
@@ -17,13 +19,13 @@ from transforms.worker import TriggerResult, WorkerSpec, told, worker_for
 
 
 class ApplyTriggers(beam.PTransform):
-    """In: `TriggerMessage`s. Out: a tuple of `wake`, a `Tick` for each that changed something, and `dead` letters.
+    """In: `TriggerMessage`s. Out: a tuple of `wake`, a `Tick` for a bundle that changed something, and `dead` letters.
 
     A dead letter says why a message can't be understood or applied, and keeps its raw body.
 
-    Applied in the read's own fused stage, so that a trigger is durable in the store before it is acknowledged; there is
-    no Reshuffle before it. Every call is idempotent: redelivery, repetition and reordering change nothing. A store that
-    is away raises, so that the message comes again.
+    Applied in the read's own fused stage, in the order in which they come and before the bundle ends, so that a trigger
+    is durable in the store before it is acknowledged; there is no Reshuffle before it. Every call is idempotent:
+    redelivery, repetition and reordering change nothing. A store that is away raises, so that the message comes again.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -42,33 +44,48 @@ class _ApplyTriggers(InspectedDoFn):
         self._applied = Metrics.counter("sendonce", "triggers_applied")
         self._repeated = Metrics.counter("sendonce", "triggers_repeated")
         self._refused = Metrics.counter("sendonce", "triggers_refused")
+        self._defaults = Metrics.counter("sendonce", "recipients_with_defaults")
 
     def setup(self) -> None:
         self._worker = worker_for(self._spec)
 
-    def process(self, message: TriggerMessage) -> Iterator[Tick]:
+    def start_bundle(self) -> None:
+        self._waiting: list[TriggerMessage] = []
+        self._changed = False
+
+    def process(self, message: TriggerMessage) -> Iterator[TaggedOutput]:
         failpoint("S0")
-        try:
-            with told(self._worker):
-                change = apply_trigger(self._worker.store, read_trigger(message.body), "trigger")
-        except BadTrigger as fault:
-            self._refused.inc()
-            self._worker.on_trigger(TriggerResult(message.message_id, "bad", fault.reason, fault.detail))
-            dead = DeadLetter(
-                stage="trigger",
-                reason=fault.reason,
-                detail=fault.detail,
-                campaign_id=fault.campaign_id,
-                body=message.body,
-            )
-            yield TaggedOutput(DEAD, dead)
-            return
+        self._waiting.append(message)
+        if len(self._waiting) >= SENDS_AT_ONCE:
+            yield from (TaggedOutput(DEAD, letter) for letter in self._apply())
+
+    def finish_bundle(self) -> Iterator[TaggedOutput | WindowedValue]:
+        for letter in self._apply():
+            yield TaggedOutput(DEAD, GlobalWindows.windowed_value(letter))
+        if self._changed:
+            yield GlobalWindows.windowed_value(Tick(0, _now_ms()))
+
+    def _apply(self) -> list[DeadLetter]:
+        """Apply what waits, all in the store afterwards; the dead letters among it."""
+        messages, self._waiting = self._waiting, []
+        if not messages:
+            return []
+        with told(self._worker):
+            found = apply_triggers(self._worker.store, [read_or_bad(one.body) for one in messages], "trigger")
         failpoint("S1")
-        (self._applied if change.changed else self._repeated).inc()
-        ended = "applied" if change.changed else "ignored"
-        self._worker.on_trigger(TriggerResult(message.message_id, ended, "", change.note))
-        if change.changed:
-            yield Tick(0, _now_ms())
+        dead = []
+        for message, taken in zip(messages, found, strict=True):
+            self._count(taken)
+            self._worker.on_trigger(TriggerResult(message.message_id, taken.ended, taken.reason, taken.detail))
+            if taken.ended == "bad":
+                dead.append(DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, body=message.body))
+        return dead
+
+    def _count(self, taken: Taken) -> None:
+        counters = {"applied": self._applied, "ignored": self._repeated, "bad": self._refused}
+        counters[taken.ended].inc()
+        self._defaults.inc(sum(taken.warnings.values()))
+        self._changed = self._changed or taken.ended == "applied"
 
 
 def _now_ms() -> int:

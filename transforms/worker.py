@@ -20,6 +20,7 @@ from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
+from sendonce.delivery.sweeper import Watch
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
 from transforms.hand import Hand
@@ -73,10 +74,10 @@ class Worker:
     """The resources of one process.
 
     pace: recipients a second that each lane was measured to pass (in a live job: to render), for the planner. passed:
-    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got. on_fault:
-    told what a step raises, before a runner makes text of it. on_trigger: told what became of each trigger; again, if
-    its bundle runs again. on_tick: told when a look for work begins. on_room: told when a pool has room again. swept_s:
-    when each lane's last sweep began, by its own clock.
+    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got. watches:
+    what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text of it.
+    on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for work
+    begins. on_room: told when a pool has room again. swept_s: when each lane's last sweep began, by its own clock.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -88,6 +89,7 @@ class Worker:
         self.pace: dict[str, float] = {}
         self.passed: dict[str, int] = {}
         self.fair: dict[str, FairShare] = {}
+        self.watches: dict[str, Watch] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
         self.hand = Hand(LETTERS_HELD)

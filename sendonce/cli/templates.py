@@ -8,13 +8,12 @@ from rich.text import Text
 
 from sendonce.cli.output import counted, out, print_json, table
 from sendonce.cli.session import Failed, Session, Unfinished, with_session
+from sendonce.control.pushed_templates import push_template
 from sendonce.rendering.catalogue import (
     TemplateFault,
-    TemplateSource,
     find_template,
     manifest_of,
     template_names,
-    to_row,
 )
 from sendonce.rendering.check import check_template
 
@@ -61,10 +60,10 @@ def _described(name: str, session: Session) -> dict[str, Any]:
 @click.argument("names", metavar="TEMPLATE...", nargs=-1, required=True)
 @with_session
 def push(session: Session, names: tuple[str, ...]) -> None:
-    """Put templates into the store.
+    """Put templates into the store: from now on, sends that name one use it as it is here.
 
-    Workers read them there; `load` does it by itself. Content is pinned by its hash: a push never changes what a
-    campaign sends. A template with errors is not taken.
+    Sends that were taken before keep what they were pinned to. A campaign needs no push: `load` pins its own, and a
+    push never changes what a campaign sends. A template with errors is not taken.
     """
     sources = [find_template(name, session.config.template_folders()) for name in names]
     bad = [source.name for source in sources if any(finding.level == "error" for finding in check_template(source))]
@@ -73,16 +72,12 @@ def push(session: Session, names: tuple[str, ...]) -> None:
             f"{', '.join(bad)}: has errors, nothing was pushed; `sendonce check {bad[0]}` lists them", "template"
         )
     for source in sources:
-        _put(session, source)
+        push_template(session.store, source, session.by)
     if session.as_json:
         print_json([{"name": source.name, "hash": source.template_hash} for source in sources])
     else:
         for source in sources:
             out().print(f"{source.name}  {source.template_hash[:12]}  in the store")
-
-
-def _put(session: Session, source: TemplateSource) -> None:
-    session.store.transact(lambda tx: tx.put(to_row(source, tx.now(), session.by)), tag="templates_push")
 
 
 @click.command()

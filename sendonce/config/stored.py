@@ -1,4 +1,4 @@
-"""Lanes, limits, senders and guards in the store, where jobs read them. References only, never a secret."""
+"""Lanes, limits, senders, guards and the default from address in the store, where jobs read them. Never a secret."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane, SenderS
 from sendonce.mailboxes import DomainGroups
 from sendonce.stores.base import Reader, Store, Tx
 
-_KINDS = ("lane", "sender", "guard", "domain")
+_KINDS = ("lane", "sender", "guard", "domain", "letters")
 _SCOPES = ("lane:", "sender:", "domain:", "warmup:")
 _LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
 _SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
@@ -59,7 +59,7 @@ def _inside(value: str) -> dict[str, str]:
 
 
 def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
-    """Bring the store's lanes, limits, senders and guards to the configuration's, in one transaction.
+    """Bring the store's lanes, limits, senders, guards and from address to the configuration's, in one transaction.
 
     Returns what changed. ConfigFault if the store was made for another environment than the configuration names.
     Applying the same twice changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
@@ -175,6 +175,8 @@ def _values(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "sender", sender.name, sender.model_dump_json()
     for group in config.domains.values():
         yield "domain", group.name, group.model_dump_json()
+    if config.from_address:
+        yield "letters", "from", orjson.dumps(config.from_address).decode()
     if config.recipients_allowed is not None:
         yield "guard", "recipients_allowed", orjson.dumps(sorted(set(config.recipients_allowed))).decode()
     if config.redirect_all_to is not None:

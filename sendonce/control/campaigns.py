@@ -136,7 +136,7 @@ def _move(
             )
             if action == "cancel" or called_off:
                 canceller = "trigger" if called_off else by
-                tx.put(Decision(_decision_id("cancel", campaign_id), campaign_id, "cancel", now, canceller))
+                tx.put(Decision(decision_id("cancel", campaign_id), campaign_id, "cancel", now, canceller))
         before, row = row.state, replace(row, state=after, seq=row.seq if seq is None else seq)
         if changed or moved or seq is not None:
             tx.put(row)
@@ -146,7 +146,7 @@ def _move(
     return store.transact(work, tag=action)
 
 
-def _decision_id(action: str, campaign_id: str) -> str:
+def decision_id(action: str, campaign_id: str) -> str:
     """The same for the same decision: a campaign is cancelled once."""
     return blake2b(f"{action}\x00{campaign_id}".encode(), digest_size=16).hexdigest()
 

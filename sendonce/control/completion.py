@@ -6,10 +6,11 @@ That no work was found at the moment is no reason: a batch may wait for its time
 from dataclasses import replace
 from typing import Final
 
-from schemas.tables import Campaign
+from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, HALTED, PAUSED, RUNNING
-from sendonce.control.progress import count, progress_of
-from sendonce.stores.base import Reader, Store, Tx
+from sendonce.control.progress import Counts, count, progress_of
+from sendonce.control.streams import STREAM, day_ends
+from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
 # A paused or halted campaign whose last requests in flight settled everything has nothing left to resume.
 _ENDS: Final = {RUNNING: COMPLETED, PAUSED: COMPLETED, HALTED: COMPLETED, CANCELLING: CANCELLED}
@@ -18,40 +19,54 @@ _ENDS: Final = {RUNNING: COMPLETED, PAUSED: COMPLETED, HALTED: COMPLETED, CANCEL
 def settle_campaign(store: Store, campaign_id: str) -> str:
     """Close the campaign if all its recipients have final outcomes; returns its state afterwards (empty: unknown).
 
-    running, paused, halted → completed; cancelling → cancelled. Anything else, and a stream (which gets new work any
-    time) unless it is cancelled, stays as it is. Safe to call at any time and from several places at once.
+    running, paused, halted → completed; cancelling → cancelled. Anything else stays as it is, and so does a stream
+    until its day is over, unless it is cancelled. Safe to call at any time and from several places at once.
     """
 
-    def ends(reader: Reader) -> tuple[Campaign | None, bool]:
+    def look(reader: Reader) -> tuple[Campaign | None, Counts | None]:
         campaign = reader.get(Campaign, campaign_id)
-        if campaign is None or campaign.state not in _ENDS:
-            return campaign, False
-        if campaign.kind == "stream" and campaign.state != CANCELLING:
-            return campaign, False
-        return campaign, _all_final(reader, campaign)
+        if campaign is None or not _may_end(reader, campaign):
+            return campaign, None
+        counts = count(reader, campaign_id)
+        return campaign, counts if _all_final(campaign, counts) else None
 
     # A first look without locks: most calls find work left, and a sum over all batches should not block claims.
-    campaign, ended = store.read(ends)
-    if not ended:
+    campaign, counts = store.read(look)
+    if counts is None:
         return campaign.state if campaign else ""
 
     def close(tx: Tx) -> str:
-        campaign, ended = ends(tx)
-        if campaign is None or not ended:
+        campaign = tx.get(Campaign, campaign_id)
+        if campaign is None or not _may_end(tx, campaign):
             return campaign.state if campaign else ""
+        # What is over for good is not counted again: a stream may have very many batches.
+        last = counts if campaign.kind == STREAM else count(tx, campaign_id)
+        if not _all_final(campaign, last):
+            return campaign.state
         now = tx.now()
         state = _ENDS[campaign.state]
         # The last sums are written with the end itself: once a campaign is over, no sweeper looks at it again.
-        tx.put(progress_of(tx, campaign, now))
-        tx.put(replace(campaign, state=state, changed_at=now, changed_by="system", finished_at=now, state_reason=None))
+        tx.put(progress_of(campaign, last, tx.get(Progress, campaign_id), now))
+        ended = replace(campaign, state=state, changed_at=now, changed_by="system", finished_at=now, state_reason=None)
+        if campaign.kind == STREAM:
+            ended = replace(ended, recipients=last.recipients, batches=sum(last.batches.values()))
+        tx.put(ended)
         return state
 
     return store.transact(close, tag="settle_campaign")
 
 
-def _all_final(reader: Reader, campaign: Campaign) -> bool:
-    counts = count(reader, campaign.campaign_id)
-    whole = campaign.kind == "stream" or (
+def _may_end(reader: Reader, campaign: Campaign) -> bool:
+    """Whether a look at every batch is worth it: nothing is open in the index of what is, and no send can come."""
+    if campaign.state not in _ENDS:
+        return False
+    if campaign.kind == STREAM and campaign.state != CANCELLING and reader.now() < day_ends(campaign):
+        return False
+    return not reader.scan(Batch, ANY_SHARD, campaign.campaign_id, index="batches_open", limit=1)
+
+
+def _all_final(campaign: Campaign, counts: Counts) -> bool:
+    whole = campaign.kind == STREAM or (
         campaign.sealed_at is not None
         and counts.recipients == campaign.recipients
         and sum(counts.batches.values()) == campaign.batches

@@ -32,17 +32,19 @@ def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
     The id is made of what went wrong and where, not of when: a bundle that runs again writes the same rows, and a row
     that is there already, perhaps settled by somebody, stays as it is.
     """
-    by_id = {_id_of(letter): letter for letter in letters}
-    if not by_id:
+    known = list(letters)
+    if not known:
         return 0
+    return store.transact(lambda tx: put_dead_letters(tx, known), tag="dead_letters")
 
-    def work(tx: Tx) -> int:
-        now = tx.now()
-        new = [_row(name, letter, now) for name, letter in by_id.items() if tx.get(DeadLetterRow, name) is None]
-        tx.insert(*new)
-        return len(new)
 
-    return store.transact(work, tag="dead_letters")
+def put_dead_letters(tx: Tx, letters: Iterable[DeadLetter]) -> int:
+    """The same inside a transaction: for what fails together with what the transaction does."""
+    by_id = {_id_of(letter): letter for letter in letters}
+    now = tx.now()
+    new = [_row(name, letter, now) for name, letter in by_id.items() if tx.get(DeadLetterRow, name) is None]
+    tx.insert(*new)
+    return len(new)
 
 
 def list_dead_letters(

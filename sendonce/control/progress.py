@@ -5,6 +5,7 @@ Done means a final outcome. What is planned, on its way or in doubt is not done.
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Optional
@@ -13,7 +14,7 @@ from schemas.ids import SHARDS
 from schemas.outcomes import KINDS, REASON_OF
 from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.campaigns import RUNNING
-from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
+from sendonce.stores.base import ANY_SHARD, Any_, Reader, Store, Tx
 
 # A longer silence between two looks at a running campaign means that no job ran: it is no active time.
 ACTIVE_GAP_S: Final = 30.0
@@ -73,19 +74,31 @@ def estimate(total: Optional[int], done: int, active_s: float, *, running: bool 
     return Estimate(percent, rate, eta_s)
 
 
-def count(reader: Reader, campaign_id: str) -> Counts:
-    """Sum a campaign's batches as they stand."""
+def count(reader: Reader, campaign_id: str, shard: int | Any_ = ANY_SHARD) -> Counts:
+    """Sum a campaign's batches as they stand, or those in one shard."""
     outcomes = dict.fromkeys(KINDS, 0)
     batches = dict.fromkeys(BATCH_STATES, 0)
     waiting: dict[str, int] = {}
     sums = [f"n_{kind}" for kind in KINDS]
-    for group in reader.tally(Batch, ANY_SHARD, campaign_id, by=("state", "wait_reason"), sums=sums):
+    for group in reader.tally(Batch, shard, campaign_id, by=("state", "wait_reason"), sums=sums):
         batches[group["state"]] += group["rows"]
         if group["wait_reason"]:
             waiting[group["wait_reason"]] = waiting.get(group["wait_reason"], 0) + group["rows"]
         for kind in KINDS:
             outcomes[kind] += group[f"n_{kind}"]
     return Counts(outcomes, batches, waiting)
+
+
+def together(parts: Iterable[Counts]) -> Counts:
+    """The sums over several parts of a campaign."""
+    outcomes, batches, waiting = Counter[str](), Counter[str](), Counter[str]()
+    for part in parts:
+        outcomes.update(part.outcomes)
+        batches.update(part.batches)
+        waiting.update(part.waiting)
+    return Counts(
+        {kind: outcomes[kind] for kind in KINDS}, {state: batches[state] for state in BATCH_STATES}, dict(waiting)
+    )
 
 
 def count_reasons(reader: Reader, campaign_id: str) -> dict[str, int]:
@@ -130,14 +143,17 @@ def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optiona
         campaign = reader.get(Campaign, campaign_id)
         if campaign is None:
             return None
-        return progress_of(reader, campaign, now)
+        return progress_of(campaign, count(reader, campaign_id), reader.get(Progress, campaign_id), now)
 
     progress = store.read(look)
-    if progress is None:
-        return None
+    return put_progress(store, progress) if progress is not None else None
+
+
+def put_progress(store: Store, progress: Progress) -> Progress:
+    """Write a progress row unless there is a newer one; what stands there then."""
 
     def write(tx: Tx) -> Progress:
-        held = tx.get(Progress, campaign_id)
+        held = tx.get(Progress, progress.campaign_id)
         if held is not None and held.at > progress.at:
             return held
         tx.put(progress)
@@ -146,15 +162,18 @@ def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optiona
     return store.transact(write, tag="progress")
 
 
-def progress_of(reader: Reader, campaign: Campaign, now: datetime) -> Progress:
-    """The sums over a campaign's batches as of store time `now`, not yet written."""
-    counts, before = count(reader, campaign.campaign_id), reader.get(Progress, campaign.campaign_id)
+def progress_of(campaign: Campaign, counts: Counts, before: Optional[Progress], now: datetime) -> Progress:
+    """A campaign's sums as of store time `now`, not yet written. before: what is written.
+
+    Of a stream the total is what has come so far: its row says it only at its end.
+    """
     active_s = active_seconds(campaign, before, now)
-    found = estimate(campaign.recipients, counts.done, active_s, cancelled=counts.outcomes["cancelled"])
+    total = counts.recipients if campaign.kind == "stream" else campaign.recipients
+    found = estimate(total, counts.done, active_s, cancelled=counts.outcomes["cancelled"])
     return Progress(
         campaign_id=campaign.campaign_id,
         at=now,
-        total=campaign.recipients,
+        total=total,
         batches_pending=counts.batches["pending"],
         batches_queued=counts.batches["queued"],
         batches_sending=counts.batches["sending"],

@@ -48,6 +48,14 @@ def dump(value: Any) -> str:
         raise BadJson("holds a value that JSON cannot say") from None
 
 
+def canonical(value: Any) -> bytes:
+    """The JSON bytes of a value that `parse` gave, whatever spaces, escapes and order of names it came with."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, RecursionError):  # a whole number beyond 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
 def _exact(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_distinct)

@@ -1,11 +1,12 @@
 """Triggers: from a message's bytes to one idempotent call into control, or to one reason why not."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Optional
 
 import jsonschema
 
@@ -13,21 +14,20 @@ from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, 
 from sendonce.control.early_cancels import keep_early_cancel
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import NotReady
+from sendonce.control.sends import Send, read_send
+from sendonce.control.streams import take_sends
 from sendonce.control.strict_json import BadJson, parse
-from sendonce.stores.base import Store
+from sendonce.control.trigger_faults import BadTrigger
+from sendonce.stores.base import AlreadyExists, Store, StoreError
+from sendonce.stores.opening import store_key
+
+__all__ = ["BadTrigger", "Send", "Taken", "Trigger", "apply_trigger", "apply_triggers", "read_or_bad", "read_trigger"]
 
 # Pub/Sub takes 10 MB; a trigger names things and holds at most 100 recipients.
 BODY_BYTES_MAX: Final = 1 << 20
-
-
-class BadTrigger(Exception):
-    """A trigger that will never be understood or allowed. `reason` is machine-readable; no value of it is repeated."""
-
-    def __init__(self, reason: str, detail: str, campaign_id: str | None = None) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.campaign_id = campaign_id
+# Of one transaction: cheap together, and over within some 10 ms, so that critical claims get in between.
+SENDS_AT_ONCE: Final = 32
+RECIPIENTS_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,26 @@ _ACTIONS: Final[dict[str, Callable[..., Change]]] = {
 }
 
 
-def read_trigger(body: bytes) -> Trigger:
+@dataclass(frozen=True)
+class Taken:
+    """What became of one trigger. ended: `applied`, `ignored` (it came again, or too late), `bad` (a dead letter).
+
+    reason: of a bad one, for machines. detail: in words, never a value of the body. warnings: of a send, recipients by
+    what got a default instead.
+    """
+
+    ended: str
+    reason: str = ""
+    detail: str = ""
+    campaign_id: Optional[str] = None
+    warnings: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_trigger(body: bytes, published_at: Optional[datetime] = None) -> Trigger | Send:
     """The trigger in a message body; BadTrigger with a reason: `too_large`, `not_utf8`, `not_json`, `unknown_version`,
 
     `unknown_type`, `invalid`. JSON is read strictly (RFC 8259): no NaN, no repeated names, no nesting without end.
+    published_at: when the message was published, if that is known: a send's default end counts from then.
     """
     if len(body) > BODY_BYTES_MAX:
         raise BadTrigger("too_large", f"the body has {len(body)} bytes; a trigger has at most {BODY_BYTES_MAX}")
@@ -62,10 +78,10 @@ def read_trigger(body: bytes) -> Trigger:
         value, _ = parse(text)
     except BadJson as fault:
         raise BadTrigger("not_json", f"the body is no strict JSON: {fault.reason}") from None
-    return _checked(value)
+    return _checked(value, published_at)
 
 
-def _checked(value: Any) -> Trigger:
+def _checked(value: Any, published_at: Optional[datetime]) -> Trigger | Send:
     if not isinstance(value, dict):
         raise BadTrigger("invalid", "the body is no JSON object")
     version, kind = value.get("v"), value.get("type")
@@ -78,20 +94,120 @@ def _checked(value: Any) -> Trigger:
     if fault is not None:
         raise BadTrigger("invalid", f"{_place(fault)}: {_rule(fault)}")
     if kind == "send":
-        raise BadTrigger("not_taken_here", "this job takes start, pause, resume and cancel; it does not take sends")
+        return read_send(value, published_at)
     if type(value.get("seq", 0)) is not int:
         raise BadTrigger("invalid", "seq: must be a whole number, written without a fraction")
     return Trigger(kind, value["campaign_id"], value.get("seq"))
 
 
-def apply_trigger(store: Store, trigger: Trigger, by: str) -> Change:
+def read_or_bad(body: bytes, published_at: Optional[datetime] = None) -> Trigger | Send | BadTrigger:
+    """`read_trigger`, for those who read many: what cannot be read is given back, also for a reason nobody foresaw."""
+    try:
+        return read_trigger(body, published_at)
+    except BadTrigger as fault:
+        return fault
+    except Exception as fault:
+        return BadTrigger("unforeseen", f"reading it failed: {type(fault).__name__}")
+
+
+def apply_triggers(store: Store, triggers: Iterable[Trigger | Send | BadTrigger], by: str) -> list[Taken]:
+    """Apply triggers in their order; what became of each, in order. Each is in the store when this returns.
+
+    Sends that follow each other share transactions; what is wrong with one touches no other. What nobody foresaw is
+    that trigger's own fault (`unforeseen`). StoreError for the store's: some were applied then, and the same call
+    again ignores those.
+    """
+    taken: list[Taken] = []
+    for group in _groups(triggers):
+        first = group[0]
+        if isinstance(first, Send):
+            taken += _take(store, [send for send in group if isinstance(send, Send)], by)
+        else:
+            taken.append(_applied(store, first, by))
+    return taken
+
+
+def _groups(triggers: Iterable[Trigger | Send | BadTrigger]) -> Iterator[list[Trigger | Send | BadTrigger]]:
+    """Sends that follow each other together, as many as one transaction takes, none of a key twice; others alone."""
+    group: list[Trigger | Send | BadTrigger] = []
+    keys: set[str] = set()
+    recipients = 0
+    for trigger in triggers:
+        if isinstance(trigger, Send):
+            more = recipients + len(trigger.recipients)
+            if len(group) < SENDS_AT_ONCE and more <= RECIPIENTS_AT_ONCE and trigger.key_hash not in keys:
+                group.append(trigger)
+                keys.add(trigger.key_hash)
+                recipients = more
+                continue
+        if group:
+            yield group
+        group, keys, recipients = [], set(), 0
+        if isinstance(trigger, Send):
+            group, keys, recipients = [trigger], {trigger.key_hash}, len(trigger.recipients)
+        else:
+            yield [trigger]
+    if group:
+        yield group
+
+
+def _take(store: Store, sends: Sequence[Send], by: str) -> list[Taken]:
+    key = store_key(store)
+    try:
+        found = store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
+    except AlreadyExists:
+        # Somebody else took one of them in between; alone, each finds out whether it was it.
+        if len(sends) > 1:
+            return [taken for send in sends for taken in _take(store, [send], by)]
+        found = store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
+    except StoreError:
+        raise
+    except Exception as fault:
+        if len(sends) > 1:
+            return [taken for send in sends for taken in _take(store, [send], by)]
+        return [_unforeseen(fault)]
+    return [_taken(one, send) for one, send in zip(found, sends, strict=True)]
+
+
+def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Taken:
+    if isinstance(trigger, BadTrigger):
+        return _taken(trigger)
+    try:
+        return _taken(apply_trigger(store, trigger, by))
+    except BadTrigger as fault:
+        return _taken(fault)
+    except StoreError:
+        raise
+    except Exception as fault:
+        return _unforeseen(fault)
+
+
+def _taken(found: Change | BadTrigger, send: Optional[Send] = None) -> Taken:
+    if isinstance(found, BadTrigger):
+        return Taken("bad", found.reason, found.detail, found.campaign_id)
+    warnings = send.warnings if send is not None and found.changed else {}
+    return Taken("applied" if found.changed else "ignored", "", found.note, found.campaign_id, warnings)
+
+
+def _unforeseen(fault: Exception) -> Taken:
+    """Its own words may hold somebody's data; its kind does not."""
+    return Taken("bad", "unforeseen", f"applying it failed: {type(fault).__name__}")
+
+
+def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
     """Do what a trigger says, once however often, in whatever order and however late it comes.
 
     What comes after a campaign has ended, or after its cancel, changes nothing: that is a late message and no fault of
     whoever sent it, though the same call of a person is refused. A cancel before its campaign is kept, with the states
     "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`,
-    `expired`.
+    `expired`; for a send those of `streams.take_sends`.
     """
+    if isinstance(trigger, Send):
+        key = store_key(store)
+        (found,) = store.transact(lambda tx: take_sends(tx, key, [trigger], by), tag="send")
+        if isinstance(found, BadTrigger):
+            raise found
+        return found
     try:
         return _ACTIONS[trigger.kind](store, trigger.campaign_id, by, seq=trigger.seq)
     except UnknownCampaign as fault:

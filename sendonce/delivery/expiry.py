@@ -6,13 +6,13 @@ its sender halted, its limit used up or a doubt beside them unsettled; here it e
 
 from functools import partial
 
-from schemas.tables import Campaign
+from schemas.tables import Batch, Campaign
 from sendonce.control.campaigns import HALTED, PAUSED, RUNNING
 from sendonce.control.expiry import is_over
+from sendonce.control.streams import STREAM
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import unowned
-from sendonce.delivery.planner import open_batches
-from sendonce.stores.base import Reader, Store
+from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 
 def sweep_expired(store: Store, key: bytes, campaign: Campaign, outbound_log: str, limit: int) -> int:
@@ -36,8 +36,16 @@ def _over(reader: Reader, campaign: Campaign, limit: int) -> list[int]:
     now = reader.now()
     if is_over(campaign, None, now):
         return unowned(reader, campaign.campaign_id, limit)
-    if campaign.kind != "stream":
+    if campaign.kind != STREAM:
         return []
-    states = (batches.PENDING, batches.QUEUED, batches.IN_DOUBT, batches.HELD)
-    waiting = [row for state in states for row in open_batches(reader, campaign.campaign_id, state)]
-    return [row.batch_no for row in waiting if batches.closable(row) and is_over(campaign, row, now)][:limit]
+    found: list[int] = []
+    for state in (batches.PENDING, batches.QUEUED, batches.IN_DOUBT, batches.HELD):
+        # Doubts stay where they are; those of them that have nobody open must not stand before the others.
+        most = limit - len(found) if state in (batches.PENDING, batches.QUEUED) else None
+        over = reader.scan(
+            Batch, ANY_SHARD, campaign.campaign_id, state, index="batches_expiring", upto=now, limit=most
+        )
+        found += [row.batch_no for row in over if batches.closable(row)]
+        if len(found) >= limit:
+            break
+    return found[:limit]

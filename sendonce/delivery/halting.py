@@ -1,10 +1,15 @@
-"""Faults that every recipient would share stop a campaign or a sender until they are mended. Nobody is refused."""
+"""Faults that every recipient would share stop a campaign or a sender until they are mended. Nobody is refused.
+
+A stream is no campaign of one template and one list: what is wrong with one of its sends ends that send alone.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from schemas.elements import Reference
-from schemas.tables import Campaign, Switch
+from schemas.outcomes import Outcome
+from schemas.tables import Batch, Campaign, Switch
+from sendonce.control.streams import STREAM
 from sendonce.delivery import protocol
 from sendonce.stores.base import Store, Tx
 
@@ -16,15 +21,31 @@ def halt_campaign(store: Store, reference: Reference, reason: str) -> bool:
     `resume` makes it run again at once. Nothing is refused: a fault of ours is nobody's outcome.
     """
 
-    def work(tx: Tx) -> bool:
-        campaign = tx.get(Campaign, reference.campaign_id)
-        protocol.release(tx, reference, tx.now())
-        if campaign is None or campaign.state != "running":
-            return False
-        tx.put(replace(campaign, state="halted", state_reason=reason, changed_at=tx.now(), changed_by="system"))
-        return True
+    return store.transact(lambda tx: _halt(tx, tx.get(Campaign, reference.campaign_id), reference, reason), tag="halt")
 
-    return store.transact(work, tag="halt")
+
+def _halt(tx: Tx, campaign: Campaign | None, reference: Reference, reason: str) -> bool:
+    protocol.release(tx, reference, tx.now())
+    if campaign is None or campaign.state != "running":
+        return False
+    tx.put(replace(campaign, state="halted", state_reason=reason, changed_at=tx.now(), changed_by="system"))
+    return True
+
+
+def give_up(store: Store, key: bytes, reference: Reference, detail: str, outbound_log: str) -> Batch | bool | None:
+    """What is wrong with a batch ends it if it is a send, and halts its campaign otherwise.
+
+    Returns the send's row if it was ended here, None if it is another's now (its lease or its next plan goes on with
+    it), and for a campaign whether it was halted here.
+    """
+
+    def work(tx: Tx) -> Batch | bool | None:
+        campaign = tx.get(Campaign, reference.campaign_id)
+        if campaign is not None and campaign.kind == STREAM:
+            return protocol.refuse(tx, key, reference, Outcome.RENDER_ERROR, detail, outbound_log)
+        return _halt(tx, campaign, reference, detail)
+
+    return store.transact(work, tag="give_up")
 
 
 def unforeseen(fault: Exception, doing: str, batch_no: int) -> str:

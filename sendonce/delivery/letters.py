@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 import orjson
 
 from schemas.elements import Reference, RenderedBatch
-from schemas.ids import message_id
+from schemas.ids import message_id, own_recipient_id
 from schemas.letters import FormLetter, Letters, Refusal, dump, encoded
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, TemplateContent
 from sendonce.control.guards import campaign_obstacle, guards_in
+from sendonce.control.pushed_templates import from_of
+from sendonce.control.streams import STREAM
 from sendonce.control.suppressions import lists_of, suppressed
 from sendonce.control.unsubscribe import Links, links_of
 from sendonce.delivery import batches
@@ -30,6 +32,10 @@ class SnapshotFault(Exception):
     """A batch whose snapshot or template is not in the store as it was sealed. The campaign halts."""
 
     reason = "snapshot_fault"
+
+
+class TemplateGone(SnapshotFault):
+    """The template that a batch is pinned to is not in the store."""
 
 
 class NotAllowed(SnapshotFault):
@@ -55,7 +61,7 @@ def compiled_for(reader_of: Store, template_hash: str) -> Compiled:
     """The compiled template of a hash, read from the store the first time that this process needs it."""
     row = reader_of.read(lambda reader: reader.get(TemplateContent, template_hash))
     if row is None:
-        raise SnapshotFault(
+        raise TemplateGone(
             f"the template {template_hash[:12]} is not in the store; load the campaign again under a new id"
         )
     return compile_template(from_row(row))
@@ -80,16 +86,20 @@ def render(
         )
     wanted = set(batches.open_ordinals(batch)) | set(unpack(batch.intent_ordinals or b""))
     names = {person.ordinal: message_id(key, campaign.campaign_id, person.recipient_id) for person in people}
+    template = compiled(batch.template_hash or campaign.template_hash)
+    from_address, reply_to = campaign.from_address, orjson.loads(campaign.options).get("reply_to", "")
+    if campaign.kind == STREAM:  # each of its sends is pinned to a template of its own
+        from_address, reply_to = from_of(template.manifest, from_address), template.manifest.reply_to
     letters = render_batch(
-        compiled(batch.template_hash or campaign.template_hash),
+        template,
         [
             addressee(person, names[person.ordinal], found.links, found.redirect_to)
             for person in people
             if person.ordinal in wanted and person.ordinal not in found.left_out
         ],
         campaign_id=campaign.campaign_id,
-        from_address=campaign.from_address,
-        reply_to=orjson.loads(campaign.options).get("reply_to", ""),
+        from_address=from_address,
+        reply_to=reply_to,
     )
     left_out = [
         Refusal(ordinal, names[ordinal], int(outcome), detail) for ordinal, (outcome, detail) in found.left_out.items()
@@ -102,7 +112,7 @@ def addressee(person: Recipient, name: str, links: Links, redirect_to: str = "")
     return Addressee(
         ordinal=person.ordinal,
         message_id=name,
-        recipient_id=person.recipient_id,
+        recipient_id=own_recipient_id(person.recipient_id),
         to=redirect_to or person.email,
         locale=person.locale,
         timezone=person.timezone,

@@ -51,7 +51,12 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
         stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
             counts = reader.tally(
-                Batch, ANY_SHARD, campaign.campaign_id, by=("wait_reason",), sums=("n_open", "n_in_doubt")
+                Batch,
+                ANY_SHARD,
+                campaign.campaign_id,
+                by=("wait_reason",),
+                sums=("n_open", "n_in_doubt"),
+                index="batches_open",
             )
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
             groups = {str(row["wait_reason"]) for row in counts if str(row["wait_reason"]).startswith(DOMAIN)}

@@ -17,6 +17,7 @@
     settle       in doubt, held                      -> done | pending | held, by proof or by a recorded decision
     cancel       pending, queued                     -> cancelled
     end_expired  pending, queued                     -> done              its end, or its campaign's, is past
+    refuse       queued, my plan_no                  -> done              a send whose letters nobody can make
 
 Every function runs inside `Store.transact`: it reads first and writes afterwards, has no other effect, and may run
 several times. A request is sent only after a transaction that answered GO has committed. A lost commit reply is
@@ -282,7 +283,8 @@ def _not_both(tx: Tx, batch: Batch, report: Report) -> Report:
     Whoever was in such a request is on record as assumed, never as refused: nobody can say that they got nothing.
     """
     refused = [ordinal for ordinal, outcome in report.outcomes.items() if outcome.kind == "refused"]
-    if not refused:
+    # Every claim and every settled doubt raises the token: under the first one nothing was sent again.
+    if not refused or batch.token <= 1:
         return report
     decisions = tx.scan(Decision, batch.campaign_id, index="decisions_by_campaign")
     again = {
@@ -480,6 +482,28 @@ def skip_rung(tx: Tx, campaign_id: str, batch_no: int) -> None:
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is not None and found.state == batches.IN_DOUBT:
         tx.put(replace(found, wait_reason=PAYLOAD_CHANGED, visible_at=None))
+
+
+def refuse(tx: Tx, key: bytes, reference: Reference, outcome: Outcome, detail: str, outbound_log: str) -> Batch | None:
+    """End a send of which no letter can be made: whoever is open gets `outcome`, and the rest of its stream goes on.
+
+    Of one in doubt the next rung is taken instead, as by `skip_rung`; what is open beside it ends at its next plan.
+    None: the reference is stale.
+    """
+    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+    if found is None or found.plan_no != reference.plan_no:
+        return None
+    if found.state == batches.IN_DOUBT:
+        after = replace(found, wait_reason=PAYLOAD_CHANGED, visible_at=None)
+        tx.put(after)
+        return after
+    if found.state != batches.QUEUED:
+        return None
+    after = replace(_closed(found, outcome, tx.now(), batches.DONE), token=found.token + 1)
+    details = dict.fromkeys(batches.open_ordinals(found), detail)
+    write_rows(tx, outbound_log, found, after, names_of(tx, key, found), None, tx.now(), details)
+    tx.put(after)
+    return after
 
 
 def _write(tx: Tx, terms: Terms, before: Batch, after: Batch, rendered: Rendered, report: Report | None) -> None:

@@ -6,11 +6,14 @@ it may run in several jobs at once; each step is a compare-and-set and the secon
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
 from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
 from sendonce.control.progress import aggregate_progress
+from sendonce.control.stream_progress import StreamSums
+from sendonce.control.streams import KEYS_PURGED_AT_ONCE, STREAM, purge_keys
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.expiry import sweep_expired
@@ -21,6 +24,7 @@ from sendonce.stores.base import Reader, Store
 
 # Batches closed by one look of a campaign that was cancelled or is past its end: a tick stays short, the next goes on.
 CLOSED_AT_ONCE = 200
+PURGE_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,33 @@ class Swept:
     too_late: int = 0
 
 
-def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: Callable[[], str]) -> Swept:
-    """Look once at every campaign of a lane that is not over. new_id: a fresh decision id per call."""
-    campaigns = store.read(lambda reader: lane_campaigns(reader, terms.lane))
+class Watch:
+    """What the sweeps of one lane in one process remember: sums of its streams, and when keys were last purged."""
+
+    def __init__(self) -> None:
+        self.sums = StreamSums()
+        self.purged_at: datetime | None = None
+
+
+def sweep_lane(
+    store: Store,
+    key: bytes,
+    terms: Terms,
+    policy: Policy,
+    new_id: Callable[[], str],
+    watch: Watch | None = None,
+) -> Swept:
+    """Look once at every campaign of a lane that is not over. new_id: a fresh decision id per call.
+
+    watch: the same for every sweep of a lane in a process; streams are counted little by little then.
+    """
+    watch = watch or Watch()
+    now, campaigns = store.read(lambda reader: (reader.now(), lane_campaigns(reader, terms.lane)))
+    watch.sums.keep({campaign.campaign_id for campaign in campaigns})
+    _purge(store, watch, now)
     total = Swept()
     for campaign in campaigns:
-        swept = _sweep(store, key, campaign, terms, policy, new_id)
+        swept = _sweep(store, key, campaign, terms, policy, new_id, watch)
         total = Swept(
             total.expired + swept.expired,
             total.settled + swept.settled,
@@ -50,8 +75,22 @@ def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: C
     return total
 
 
+def _purge(store: Store, watch: Watch, now: datetime) -> None:
+    """Old idempotency keys go, some at each sweep while there are any."""
+    if watch.purged_at is not None and now - watch.purged_at < PURGE_EVERY:
+        return
+    if purge_keys(store) < KEYS_PURGED_AT_ONCE:
+        watch.purged_at = now
+
+
 def _sweep(
-    store: Store, key: bytes, campaign: Campaign, terms: Terms, policy: Policy, new_id: Callable[[], str]
+    store: Store,
+    key: bytes,
+    campaign: Campaign,
+    terms: Terms,
+    policy: Policy,
+    new_id: Callable[[], str],
+    watch: Watch,
 ) -> Swept:
     campaign_id = campaign.campaign_id
 
@@ -69,6 +108,10 @@ def _sweep(
         settled += bool(settle_doubt(store, key, batch, terms, policy, new_id()))
     cancelled = sweep_cancelled(store, campaign_id, CLOSED_AT_ONCE)
     too_late = sweep_expired(store, key, campaign, terms.outbound_log, CLOSED_AT_ONCE)
-    aggregate_progress(store, campaign_id, store.read(lambda reader: reader.now()))
+    now = store.read(lambda reader: reader.now())
+    if campaign.kind == STREAM:
+        watch.sums.look(store, campaign, now)
+    else:
+        aggregate_progress(store, campaign_id, now)
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
     return Swept(expired, settled, cancelled, int(ended), too_late)

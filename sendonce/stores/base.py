@@ -89,11 +89,17 @@ class Reader(Protocol):
         """
 
     def tally(
-        self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()
+        self,
+        kind: type[Any],
+        *prefix: Any,
+        by: Sequence[str] = (),
+        sums: Sequence[str] = (),
+        index: str | None = None,
     ) -> list[dict[str, Any]]:
         """Group the rows under a primary-key prefix by the columns `by`; each group is a dict of those columns,
 
-        `rows` (their number) and the sums of `sums` (0 for none). Order is unspecified.
+        `rows` (their number) and the sums of `sums` (0 for none). Order is unspecified. With `index`, the prefix is of
+        that index's columns, and only rows that stand in it count.
         """
 
 

@@ -90,11 +90,16 @@ class SpannerReader:
         return table.decode(self._rows(table.scan(prefix, index, upto, after, limit, newest_first)))
 
     def tally(
-        self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()
+        self,
+        kind: type[Any],
+        *prefix: Any,
+        by: Sequence[str] = (),
+        sums: Sequence[str] = (),
+        index: str | None = None,
     ) -> list[dict[str, Any]]:
         table = spanned(kind)
         groups = []
-        for found in self._rows(table.tally(prefix, by, sums)):
+        for found in self._rows(table.tally(prefix, by, sums, index)):
             group = {name: table.group_value(name, value) for name, value in zip(by, found, strict=False)}
             group["rows"] = found[len(by)]
             group.update(zip(sums, found[len(by) + 1 :], strict=True))

@@ -92,11 +92,7 @@ class Spanned:
     ) -> Query:
         """TypeError for an index that the table does not have, or for more values than the key has columns."""
         where = self._where(prefix, index, upto, after)
-        source = _quoted(self.table.name)
-        if index is not None:
-            # The emulator cannot tell that the conditions below leave no null to be missed; Spanner ignores the hint.
-            sure = f", {_NULLS_LEFT_OUT}" if self.table.index_named(index).null_filtered else ""
-            source += f"@{{FORCE_INDEX={index}{sure}}}"
+        source = self._source(index)
         direction = " DESC" if newest_first else ""
         order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._shape.orders[index])
         text = f"SELECT {_list(self.columns)} FROM {source}{where.text} ORDER BY {order}"
@@ -105,15 +101,23 @@ class Spanned:
             where.parameters["most"], where.types["most"] = limit, param_types.INT64
         return where._replace(text=text)
 
-    def tally(self, prefix: Sequence[Any], by: Sequence[str], sums: Sequence[str]) -> Query:
+    def _source(self, index: str | None) -> str:
+        source = _quoted(self.table.name)
+        if index is None:
+            return source
+        # The emulator cannot tell that the conditions leave no null to be missed; Spanner ignores the hint.
+        sure = f", {_NULLS_LEFT_OUT}" if self.table.index_named(index).null_filtered else ""
+        return f"{source}@{{FORCE_INDEX={index}{sure}}}"
+
+    def tally(self, prefix: Sequence[Any], by: Sequence[str], sums: Sequence[str], index: str | None = None) -> Query:
         """Selects `by`, the number of rows, then `sums`."""
         for name in (*by, *sums):
             self._shape.column(name)
-        where = self._where(prefix)
+        where = self._where(prefix, index)
         totals = [f"COALESCE(SUM({_quoted(name)}), 0)" for name in sums]
         chosen = ", ".join([*map(_quoted, by), "COUNT(*)", *totals])
         group = f" GROUP BY {_list(by)}" if by else ""
-        return where._replace(text=f"SELECT {chosen} FROM {_quoted(self.table.name)}{where.text}{group}")
+        return where._replace(text=f"SELECT {chosen} FROM {self._source(index)}{where.text}{group}")
 
     def delete(self, prefix: Sequence[Any]) -> Query:
         where = self._where(prefix)

@@ -128,11 +128,16 @@ class SQLiteReader:
         return codec_of(kind).decode(self._connection.execute(statement, where.parameters).fetchall())
 
     def tally(
-        self, kind: type[Any], *prefix: Any, by: Sequence[str] = (), sums: Sequence[str] = ()
+        self,
+        kind: type[Any],
+        *prefix: Any,
+        by: Sequence[str] = (),
+        sums: Sequence[str] = (),
+        index: str | None = None,
     ) -> list[dict[str, Any]]:
         statements = statements_of(kind)
-        where = statements.prefix(None, prefix)
-        statement = statements.tally(where.text, by, sums)
+        where = statements.prefix(index, prefix)
+        statement = statements.tally(where.text, by, sums, index)
         named = {column.name: column for column in statements.table.columns}
         groups = []
         for found in self._connection.execute(statement, where.parameters).fetchall():

@@ -84,14 +84,15 @@ class Statements:
         """The primary keys under a prefix, as many as the last parameter says."""
         return f"SELECT {_list(self.table.key)} FROM {self._name}{_where(where)} LIMIT ?"
 
-    def tally(self, where: str, by: Sequence[str], sums: Sequence[str]) -> str:
+    def tally(self, where: str, by: Sequence[str], sums: Sequence[str], index: str | None = None) -> str:
         """Selects `by`, the number of rows, then `sums`."""
         for name in (*by, *sums):
             self._shape.column(name)
         totals = [f"coalesce(sum({_quoted(name)}), 0)" for name in sums]
         chosen = ", ".join([*map(_quoted, by), "count(*)", *totals])
         group = f" GROUP BY {_list(by)}" if by else ""
-        return f"SELECT {chosen} FROM {self._name}{_where(where)}{group}"
+        source, condition = self._source(where, index)
+        return f"SELECT {chosen} FROM {source}{_where(condition)}{group}"
 
     def prefix(self, index: str | None, prefix: Sequence[Any], upto: Any = None, after: Any = None) -> Where:
         """The condition for a key prefix and for bounds on the column behind it.
@@ -110,12 +111,15 @@ class Statements:
                 parameters.append(encode_parameter(self.table, column, value))
         return Where(" AND ".join(conditions), parameters)
 
+    def _source(self, where: str, index: str | None) -> tuple[str, str]:
+        """Where to look, and the condition that lets SQLite use the index."""
+        if index is None:
+            return self._name, where
+        filtered = sqlite_index_condition(self.table, self.table.index_named(index))
+        return f"{self._name} INDEXED BY {_quoted(index)}", " AND ".join(filter(None, (where, filtered)))
+
     def _scan(self, where: str, index: str | None, newest_first: bool, limited: bool) -> str:
-        source, condition = self._name, where
-        if index is not None:
-            source += f" INDEXED BY {_quoted(index)}"
-            filtered = sqlite_index_condition(self.table, self.table.index_named(index))
-            condition = " AND ".join(filter(None, (where, filtered)))
+        source, condition = self._source(where, index)
         direction = " DESC" if newest_first else ""
         order = ", ".join(f"{_quoted(column.name)}{direction}" for column in self._shape.orders[index])
         limit = " LIMIT ?" if limited else ""

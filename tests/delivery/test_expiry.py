@@ -140,7 +140,7 @@ def test_a_repeat_of_a_doubt_is_no_new_request(world: World) -> None:
 
 def test_a_batch_of_a_stream_ends_by_itself_while_its_neighbours_wait(world: World) -> None:
     world.campaign([1, 1])
-    stream = replace(world.campaign_row(), kind="stream")
+    stream = replace(world.campaign_row(), kind="stream", options='{"day": "2026-01-15"}')
     ending = replace(world.batch(1), expires_at=world.clock.at + timedelta(seconds=5))
     world.store.transact(lambda tx: tx.put(stream, ending), tag="test")
     put(world, Switch("sender:fake", "halted", world.clock.at, "w", "credentials"))

@@ -259,6 +259,16 @@ class StoreContract:
             {"state": "pending", "rows": 4, "n_open": 6, "n_accepted": 4, "lease_s": 2.0},
         ]
 
+    def test_a_tally_by_an_index_counts_only_what_stands_in_it(self, store: Store) -> None:
+        done = {"state": "done", "open_state": None}
+        put(store, batch(0, n_open=3), batch(1, n_open=2), batch(2, **done), batch(3, campaign_id="summer"))
+        found = store.read(
+            lambda reader: reader.tally(
+                Batch, ANY_SHARD, "spring", by=("state",), sums=("n_open",), index="batches_open"
+            )
+        )
+        assert found == [{"state": "pending", "rows": 2, "n_open": 5}]
+
     def test_a_tally_without_groups_is_one_group_also_of_nothing(self, store: Store) -> None:
         assert store.read(lambda reader: reader.tally(Batch, sums=("n_open",))) == [{"rows": 0, "n_open": 0}]
         put(store, batch(0), batch(1))
