@@ -3,15 +3,18 @@
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from sendonce.cli.output import counted, err, kind_text, moment, out, print_json, table
 from sendonce.cli.session import Session, with_session
+from sendonce.control.campaigns import get_campaign
 from sendonce.control.export import export_csv, export_ndjson
-from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes
+from sendonce.control.outcomes import Carried, RecipientOutcome, outcomes_of, recipient_outcomes
+from sendonce.control.stream_names import STREAM
 
 
 @click.command()
@@ -19,28 +22,46 @@ from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recip
 @click.argument("recipient")
 @with_session
 def outcome(session: Session, campaign: str, recipient: str) -> None:
-    """What became of one RECIPIENT (its recipient_id) of CAMPAIGN, and which requests carried it."""
-    found, attempts = recipient_outcome(session.store, campaign, recipient)
+    """What became of one RECIPIENT (its recipient_id) of CAMPAIGN, and which requests carried it.
+
+    In a stream, of each send of that day to the recipient, the newest last.
+    """
+    found = outcomes_of(session.store, campaign, recipient)
+    newest = found[-1]
     if session.as_json:
-        requests = [
-            {
-                "attempt_id": attempt.attempt_id,
-                "verdict": attempt.verdict,
-                "reason": attempt.reason,
-                "started_at": attempt.started_at,
-                "finished_at": attempt.finished_at,
-                "provider": attempt.provider,
-                "provider_ref": attempt.provider_ref,
-                "evidence": attempt.evidence,
-            }
-            for attempt in attempts
-        ]
-        print_json({"campaign": campaign, **found.as_json(), "requests": requests})
+        whole = {"campaign": campaign, **_as_json(newest)}
+        if newest.outcome.idempotency_key is not None:
+            whole["sends"] = [_as_json(one) for one in found]
+        print_json(whole)
         return
-    out().print(_facts(found))
-    if attempts:
+    for number, one in enumerate(found):
+        if number:
+            out().print()
+        _show(one)
+
+
+def _as_json(found: Carried) -> dict[str, Any]:
+    requests = [
+        {
+            "attempt_id": attempt.attempt_id,
+            "verdict": attempt.verdict,
+            "reason": attempt.reason,
+            "started_at": attempt.started_at,
+            "finished_at": attempt.finished_at,
+            "provider": attempt.provider,
+            "provider_ref": attempt.provider_ref,
+            "evidence": attempt.evidence,
+        }
+        for attempt in found.attempts
+    ]
+    return {**found.outcome.as_json(), "requests": requests}
+
+
+def _show(found: Carried) -> None:
+    out().print(_facts(found.outcome))
+    if found.attempts:
         requests_table = table("request", "verdict", "finished", "provider")
-        for attempt in attempts:
+        for attempt in found.attempts:
             verdict = f"{attempt.verdict} {attempt.reason or ''}".strip()
             requests_table.add_row(attempt.attempt_id, verdict, moment(attempt.finished_at), attempt.provider)
         out().print()
@@ -58,6 +79,8 @@ def _facts(found: RecipientOutcome) -> Table:
         grid.add_row("detail", found.detail)
     grid.add_row("when", moment(found.at))
     grid.add_row("message id", found.message_id)
+    if found.idempotency_key is not None:
+        grid.add_row("send", Text(found.idempotency_key))
     grid.add_row("batch", f"{found.batch}, place {found.ordinal}")
     if found.attempt_id:
         grid.add_row("attempt", found.attempt_id)
@@ -78,12 +101,16 @@ def export(session: Session, campaign: str, layout: str, output: Path | None, wi
     """Every recipient's outcome: recipient_id, message_id, outcome, reason, at, attempt_id, provider_ref, batch.
 
     Ids are written as they were loaded; import the file as text into a spreadsheet. --json is --format ndjson.
+    A stream's have the idempotency_key of their send; the addresses of sends that are final were wiped.
     """
     lines = recipient_outcomes(session.store, campaign)
+    streams = get_campaign(session.store, campaign).kind == STREAM
     write = export_ndjson if session.as_json or layout == "ndjson" else export_csv
     with _opened(output) as stream:
-        count = write(lines, stream, with_address=with_address)
+        count = write(lines, stream, with_address=with_address, with_key=streams)
         stream.flush()
+    if streams and with_address:
+        err().print("Addresses of sends that are final are wiped: they are left empty.", style="yellow")
     if output:
         err().print(f"{counted(count, 'recipient')} written to {output}")
 

@@ -14,13 +14,15 @@ import orjson
 from schemas.ids import attempt_id, message_id
 from schemas.letters import Letters
 from schemas.outcomes import Outcome
-from schemas.tables import Recipient
+from schemas.tables import Batch
 from sendonce.cli.output import err, out, print_json
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.control.campaigns import get_campaign
-from sendonce.control.faults import UnknownRecipient
+from sendonce.control.faults import NotForStreams, UnknownRecipient
+from sendonce.control.finals import is_wiped
+from sendonce.control.outcomes import people_named
 from sendonce.control.unsubscribe import links_of
-from sendonce.delivery.letters import addressee, compiled_for
+from sendonce.delivery.letters import addressee, compiled_for, head_of
 from sendonce.folders import private_folder
 from sendonce.rendering.catalogue import TemplateSource, example_variables, find_template, manifest_of, speaks
 from sendonce.rendering.check import names_used
@@ -181,21 +183,25 @@ def _mend(detail: str, manifest: Manifest) -> str:
 
 def _of_recipient(session: Session, campaign_id: str, recipient_id: str) -> _Letter:
     campaign = get_campaign(session.store, campaign_id)
-    found = session.store.read(
-        lambda reader: reader.scan(Recipient, campaign_id, recipient_id, index="snapshot_by_recipient", limit=1)
-    )
+    found = session.store.read(lambda reader: people_named(reader, campaign, recipient_id))
     if not found:
         raise UnknownRecipient(campaign_id)
+    person = next((person for person in found if not is_wiped(person)), None)
+    if person is None:
+        raise NotForStreams(campaign_id, "preview")
     options = orjson.loads(campaign.options)
     links = session.store.read(lambda reader: links_of(reader, options))
-    name = message_id(store_key(session.store), campaign_id, recipient_id)
-    compiled = compiled_for(session.store, campaign.template_hash)
+    name = message_id(store_key(session.store), campaign_id, person.recipient_id)
+    key = (person.shard, campaign_id, person.batch_no)
+    batch = session.store.read(lambda reader: reader.get(Batch, *key))
+    compiled = compiled_for(session.store, (batch.template_hash if batch else None) or campaign.template_hash)
+    from_address, reply_to = head_of(campaign, compiled)
     letters = render_batch(
         compiled,
-        [addressee(found[0], name, links)],
+        [addressee(person, name, links)],
         campaign_id=campaign_id,
-        from_address=campaign.from_address,
-        reply_to=options.get("reply_to", ""),
+        from_address=from_address,
+        reply_to=reply_to,
     )
     return _Letter(f"{campaign_id}.{name[:12]}", letters, compiled.manifest)
 

@@ -28,6 +28,7 @@ from sendonce.control.expiry import end_of
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
+from sendonce.control.stream_names import STREAM, day_ends
 
 _WAITS = {
     "limit": "waits for a limit",
@@ -49,7 +50,7 @@ def _wait_text(reason: str) -> str:
 @click.command(name="list")
 @with_session
 def list_campaigns(session: Session) -> None:
-    """All campaigns, newest first."""
+    """All campaigns, newest first, and the streams of sends: one for each template, priority and day."""
     statuses = all_statuses(session.store)
     if session.as_json:
         print_json([status.as_json() for status in statuses])
@@ -57,12 +58,13 @@ def list_campaigns(session: Session) -> None:
     if not statuses:
         out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
         return
-    columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
-    made = table(*columns, right=columns[2:])
+    columns = ("campaign", "kind", "state", "recipients", "done", "accepted", "refused", "in doubt")
+    made = table(*columns, right=columns[3:])
     for status in statuses:
         outcomes = status.counts.outcomes
         made.add_row(
             status.campaign.campaign_id,
+            status.campaign.kind,
             state_text(status.campaign.state),
             number(status.total),
             percent(status.percent),
@@ -239,9 +241,13 @@ def _hints(found: Status) -> list[str]:
         hints.append(
             f"{counted(batches['held'], 'batch waits', 'batches wait')} for a person: `sendonce doubts list {name}`"
         )
-    if found.campaign.state in (RUNNING, CANCELLING) and not found.jobs.count:
+    stream = found.campaign.kind == STREAM
+    moves = found.campaign.state in (RUNNING, CANCELLING) and not (stream and found.counts.unsettled == 0)
+    if stream and found.campaign.state not in ENDED:
+        hints.append(f"Takes sends until {moment(day_ends(found.campaign))}, then ends by itself")
+    if moves and not found.jobs.count:
         hints.append("No job is running: `sendonce run`")
-    elif found.campaign.state in (RUNNING, CANCELLING) and found.jobs.silent:
+    elif moves and found.jobs.silent:
         hints.append(silent_text(found.jobs))
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")

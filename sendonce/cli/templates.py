@@ -60,9 +60,9 @@ def _described(name: str, session: Session) -> dict[str, Any]:
 @click.argument("names", metavar="TEMPLATE...", nargs=-1, required=True)
 @with_session
 def push(session: Session, names: tuple[str, ...]) -> None:
-    """Put templates into the store: from now on, sends that name one use it as it is here.
+    """Put templates into the store.
 
-    Sends that were taken before keep what they were pinned to. A campaign needs no push: `load` pins its own, and a
+    From now on, sends that name one use it as it is here. Sends that were taken before keep what they were pinned to. A campaign needs no push: `load` pins its own, and a
     push never changes what a campaign sends. A template with errors is not taken.
     """
     sources = [find_template(name, session.config.template_folders()) for name in names]

@@ -17,7 +17,7 @@ from schemas.tables import Campaign
 from sendonce.cli.output import duration, err, kind_text, moment, number, percent
 from sendonce.cli.senders import health_text
 from sendonce.control.campaigns import CANCELLING, RUNNING
-from sendonce.control.progress import Counts, count, estimate
+from sendonce.control.progress import Counts, estimate, quick_count
 from sendonce.control.sender_health import unwell_senders
 from sendonce.stores.base import Reader, Store, StoreError
 
@@ -107,7 +107,7 @@ class Watch:
             states = (RUNNING, CANCELLING)
             running = [row for state in states for row in reader.scan(Campaign, state, index="campaigns_by_state")]
             names = list(dict.fromkeys([*self._seen, *(row.campaign_id for row in running)]))[:_SHOWN]
-        return {name: count(reader, name) for name in names}
+        return {name: quick_count(reader, name) for name in names}
 
     def _speed(self, name: str, done: int) -> float | None:
         looks = self._seen.setdefault(name, deque())

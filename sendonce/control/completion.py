@@ -9,7 +9,7 @@ from typing import Final
 from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, HALTED, PAUSED, RUNNING
 from sendonce.control.progress import Counts, count, progress_of
-from sendonce.control.streams import STREAM, day_ends
+from sendonce.control.stream_names import STREAM, day_ends
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
 # A paused or halted campaign whose last requests in flight settled everything has nothing left to resume.

@@ -21,6 +21,14 @@ _MENDS: Final = {
 }
 
 
+_STREAM_MENDS: Final = {
+    "preview": "that send is final, and its address and variables were wiped with it; preview its template instead",
+    "rehearse": "its letters come and go; `sendonce check` and `sendonce preview` look at its template",
+    "test-send": "name its template instead",
+    "retry": "what its letters were made of is wiped when they are final; publish the send again under a new key",
+}
+
+
 class ControlFault(Exception):
     """Base of what a control function refuses: the call was wrong, nothing changed."""
 
@@ -58,3 +66,12 @@ class WrongState(ControlFault):
         mend = _MENDS.get((action, state), f"a {state} campaign cannot be changed")
         super().__init__(f"cannot {action} campaign {campaign_id}: it is {state}; {mend}")
         self.campaign_id, self.state = campaign_id, state
+
+
+class NotForStreams(ControlFault):
+    """This cannot be done with a stream, whose sends leave nothing behind from which a letter could be made."""
+
+    reason = "stream"
+
+    def __init__(self, campaign_id: str, action: str) -> None:
+        super().__init__(f"cannot {action} campaign {campaign_id}: it is a stream of sends; {_STREAM_MENDS[action]}")

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Optional
 
-from schemas.ids import SHARDS, message_id, shard_of
+from schemas.ids import SHARDS, message_id, own_recipient_id, send_recipient_ids, shard_of
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Campaign, OutboundMessage, Recipient
 from sendonce.control.faults import UnknownCampaign, UnknownRecipient
+from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 from sendonce.stores.opening import store_key
 
 _PAGE: Final = 200
+# A stream's batches are small: so many are read in one look.
+_SENDS_A_LOOK: Final = 50
+# Of the sends to one recipient in one day: beyond, somebody's program is mad.
+SENDS_SHOWN: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class RecipientOutcome:
     """One recipient's line. at, attempt_id, provider, provider_ref: of the request that settled it, if one did.
 
     attempts: how many finished requests carried this recipient. detail holds no personal data. `email` leaves this
-    record only where a person asks for it by name.
+    record only where a person asks for it by name; it is empty once a send is final. idempotency_key: of the send.
     """
 
     recipient_id: str
@@ -38,9 +43,11 @@ class RecipientOutcome:
     attempts: int
     detail: Optional[str]
     email: str
+    idempotency_key: Optional[str] = None
 
     def as_json(self) -> dict[str, Any]:
-        """All but the address."""
+        """All but the address. A send's has its key, too."""
+        key = {} if self.idempotency_key is None else {"idempotency_key": self.idempotency_key}
         return {
             "recipient_id": self.recipient_id,
             "message_id": self.message_id,
@@ -54,31 +61,59 @@ class RecipientOutcome:
             "ordinal": self.ordinal,
             "attempts": self.attempts,
             "detail": self.detail,
+            **key,
         }
 
 
-def recipient_outcome(store: Store, campaign_id: str, recipient_id: str) -> tuple[RecipientOutcome, list[Attempt]]:
-    """One recipient's outcome and the finished requests that carried it, oldest first.
+@dataclass(frozen=True)
+class Carried:
+    """A recipient's outcome, and the finished requests that carried it, oldest first."""
+
+    outcome: RecipientOutcome
+    attempts: list[Attempt]
+
+
+def outcomes_of(store: Store, campaign_id: str, recipient_id: str) -> list[Carried]:
+    """What became of one recipient: one outcome in a campaign, in a stream that of each send, the newest last.
 
     UnknownCampaign, UnknownRecipient.
     """
     key = store_key(store)
 
-    def look(reader: Reader) -> tuple[RecipientOutcome, list[Attempt]]:
-        if reader.get(Campaign, campaign_id) is None:
+    def look(reader: Reader) -> list[Carried]:
+        campaign = reader.get(Campaign, campaign_id)
+        if campaign is None:
             raise UnknownCampaign(campaign_id)
-        found = reader.scan(Recipient, campaign_id, recipient_id, index="snapshot_by_recipient", limit=1)
+        found = [_carried(reader, key, person) for person in people_named(reader, campaign, recipient_id)]
         if not found:
             raise UnknownRecipient(campaign_id)
-        person = found[0]
-        batch = reader.get(Batch, person.shard, campaign_id, person.batch_no)
-        if batch is None:
-            raise UnknownRecipient(campaign_id)
-        message = reader.get(OutboundMessage, message_id(key, campaign_id, recipient_id))
-        carried = _carriers(reader, batch).get(person.ordinal, [])
-        return _outcome(key, batch, person, message, carried), carried
+        return sorted(found, key=lambda one: one.outcome.at or datetime.max.replace(tzinfo=UTC))
 
     return store.read(look)
+
+
+def recipient_outcome(store: Store, campaign_id: str, recipient_id: str) -> tuple[RecipientOutcome, list[Attempt]]:
+    """The newest of `outcomes_of`: a recipient's outcome and the finished requests that carried it, oldest first."""
+    newest = outcomes_of(store, campaign_id, recipient_id)[-1]
+    return newest.outcome, newest.attempts
+
+
+def people_named(reader: Reader, campaign: Campaign, recipient_id: str) -> list[Recipient]:
+    """Those whom a campaign knows by an id: one at most, in a stream one for each send (`SENDS_SHOWN` at most)."""
+    index = "snapshot_by_recipient"
+    if campaign.kind != STREAM:
+        return reader.scan(Recipient, campaign.campaign_id, recipient_id, index=index, limit=1)
+    after, upto = send_recipient_ids(recipient_id)
+    return reader.scan(Recipient, campaign.campaign_id, index=index, after=after, upto=upto, limit=SENDS_SHOWN)
+
+
+def _carried(reader: Reader, key: bytes, person: Recipient) -> Carried:
+    batch = reader.get(Batch, person.shard, person.campaign_id, person.batch_no)
+    if batch is None:
+        raise UnknownRecipient(person.campaign_id)
+    message = reader.get(OutboundMessage, message_id(key, person.campaign_id, person.recipient_id))
+    attempts = _carriers(reader, batch).get(person.ordinal, [])
+    return Carried(_outcome(key, batch, person, message, attempts), attempts)
 
 
 def recipient_outcomes(store: Store, campaign_id: str) -> Iterator[RecipientOutcome]:
@@ -86,14 +121,23 @@ def recipient_outcomes(store: Store, campaign_id: str) -> Iterator[RecipientOutc
 
     UnknownCampaign at the call, so that whoever writes lines can wait with the first until the campaign is known.
     """
-    if store.read(lambda reader: reader.get(Campaign, campaign_id)) is None:
+    campaign = store.read(lambda reader: reader.get(Campaign, campaign_id))
+    if campaign is None:
         raise UnknownCampaign(campaign_id)
-    return _outcomes(store, store_key(store), campaign_id, batch_numbers(store, campaign_id))
+    at_once = _SENDS_A_LOOK if campaign.kind == STREAM else 1
+    return _outcomes(store, store_key(store), campaign_id, batch_numbers(store, campaign_id), at_once)
 
 
-def _outcomes(store: Store, key: bytes, campaign_id: str, numbers: list[int]) -> Iterator[RecipientOutcome]:
-    for batch_no in numbers:
-        yield from store.read(lambda reader, number=batch_no: _batch_outcomes(reader, key, campaign_id, number))  # type: ignore[misc]
+def _outcomes(
+    store: Store, key: bytes, campaign_id: str, numbers: list[int], at_once: int
+) -> Iterator[RecipientOutcome]:
+    for start in range(0, len(numbers), at_once):
+        some = numbers[start : start + at_once]
+        yield from store.read(
+            lambda reader, some=some: [  # type: ignore[misc]
+                line for number in some for line in _batch_outcomes(reader, key, campaign_id, number)
+            ]
+        )
 
 
 def batch_numbers(store: Store, campaign_id: str) -> list[int]:
@@ -143,7 +187,7 @@ def _outcome(
     outcome = Outcome(batch.outcomes[person.ordinal])
     at, attempt_id, provider, provider_ref = _request(batch, outcome, message, carried)
     return RecipientOutcome(
-        recipient_id=person.recipient_id,
+        recipient_id=own_recipient_id(person.recipient_id),
         message_id=message_id(key, batch.campaign_id, person.recipient_id),
         outcome=outcome.kind,
         reason=outcome.reason,
@@ -156,6 +200,7 @@ def _outcome(
         attempts=len(carried),
         detail=message.detail if message else None,
         email=person.email,
+        idempotency_key=batch.idempotency_key,
     )
 
 

@@ -10,9 +10,10 @@ from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.jobs import BEATS_S, seen_jobs
-from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate
+from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate, quick_count
 from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 
@@ -124,11 +125,11 @@ def all_statuses(store: Store) -> list[Status]:
 def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     now = reader.now()
     sender = sender_of(reader, campaign)
-    counts = count(reader, campaign.campaign_id)
     progress = reader.get(Progress, campaign.campaign_id)
+    counts = count(reader, campaign.campaign_id) if in_full else quick_count(reader, campaign.campaign_id)
     active_s = active_seconds(campaign, progress, now)
-    total = None if campaign.sealed_at is None and campaign.kind == "campaign" else campaign.recipients
-    if campaign.kind == "stream":
+    total = None if campaign.sealed_at is None and campaign.kind != STREAM else campaign.recipients
+    if campaign.kind == STREAM:
         total = counts.recipients
     cancelled = counts.outcomes["cancelled"]
     found = estimate(total, counts.done, active_s, running=campaign.state == RUNNING, cancelled=cancelled)

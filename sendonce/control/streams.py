@@ -7,7 +7,7 @@ one batch whose number comes from its key. Taking the same send again, however o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import count
 from typing import Any, Final, Optional
 
@@ -16,7 +16,6 @@ import orjson
 from schemas.elements import DeadLetter
 from schemas.ids import (
     SHARDS,
-    STREAM_PREFIX,
     address_key,
     body_hash,
     message_id,
@@ -33,10 +32,10 @@ from sendonce.control.finals import NO_ADDRESS, NO_VARIABLES, sends_final
 from sendonce.control.guards import NO_GUARD, sender_obstacle
 from sendonce.control.pushed_templates import Pushed, from_in, pushed_template
 from sendonce.control.sends import Send, To
+from sendonce.control.stream_names import STREAM, stream_id
 from sendonce.control.trigger_faults import BadTrigger
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
-STREAM: Final = "stream"
 # A code that comes late is worse than none.
 CRITICAL_EXPIRES: Final = timedelta(minutes=10)
 # The longest that a send may be open: shorter than its key is kept, so that a repetition always meets the key.
@@ -46,17 +45,6 @@ KEYS_PURGED_AT_ONCE: Final = 500
 _EXPIRES: Final = {"critical": CRITICAL_EXPIRES, "high": EXPIRES_MAX}
 # What `Change` says of a send that came again: its stream may have any state.
 _TAKEN: Final = "taken"
-
-
-def stream_id(template: str, priority: str, day: date) -> str:
-    """`stream.otp.critical.2026-11-30`: readable, and no two streams share one, for the last two parts have no dots."""
-    return f"{STREAM_PREFIX}{template}.{priority}.{day.isoformat()}"
-
-
-def day_ends(stream: Campaign) -> datetime:
-    """When a stream's day is over: no send comes into it from then on."""
-    day = date.fromisoformat(orjson.loads(stream.options)["day"])
-    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
 
 
 def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str) -> list[Change | BadTrigger]:

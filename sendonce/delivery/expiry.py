@@ -9,7 +9,7 @@ from functools import partial
 from schemas.tables import Batch, Campaign
 from sendonce.control.campaigns import HALTED, PAUSED, RUNNING
 from sendonce.control.expiry import is_over
-from sendonce.control.streams import STREAM
+from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import unowned
 from sendonce.stores.base import ANY_SHARD, Reader, Store

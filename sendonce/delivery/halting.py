@@ -9,7 +9,7 @@ from dataclasses import replace
 from schemas.elements import Reference
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Switch
-from sendonce.control.streams import STREAM
+from sendonce.control.stream_names import STREAM
 from sendonce.delivery import protocol
 from sendonce.stores.base import Store, Tx
 

@@ -14,7 +14,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient, TemplateContent
 from sendonce.control.guards import campaign_obstacle, guards_in
 from sendonce.control.pushed_templates import from_of
-from sendonce.control.streams import STREAM
+from sendonce.control.stream_names import STREAM
 from sendonce.control.suppressions import lists_of, suppressed
 from sendonce.control.unsubscribe import Links, links_of
 from sendonce.delivery import batches
@@ -87,9 +87,7 @@ def render(
     wanted = set(batches.open_ordinals(batch)) | set(unpack(batch.intent_ordinals or b""))
     names = {person.ordinal: message_id(key, campaign.campaign_id, person.recipient_id) for person in people}
     template = compiled(batch.template_hash or campaign.template_hash)
-    from_address, reply_to = campaign.from_address, orjson.loads(campaign.options).get("reply_to", "")
-    if campaign.kind == STREAM:  # each of its sends is pinned to a template of its own
-        from_address, reply_to = from_of(template.manifest, from_address), template.manifest.reply_to
+    from_address, reply_to = head_of(campaign, template)
     letters = render_batch(
         template,
         [
@@ -105,6 +103,13 @@ def render(
         Refusal(ordinal, names[ordinal], int(outcome), detail) for ordinal, (outcome, detail) in found.left_out.items()
     ]
     return replace(letters, refusals=letters.refusals + left_out), found.at
+
+
+def head_of(campaign: Campaign, template: Compiled) -> tuple[str, str]:
+    """The addresses that a batch's letters come from and are answered to ("" for none)."""
+    if campaign.kind == STREAM:  # each send is pinned to a template of its own
+        return from_of(template.manifest, campaign.from_address), template.manifest.reply_to
+    return campaign.from_address, orjson.loads(campaign.options).get("reply_to", "")
 
 
 def addressee(person: Recipient, name: str, links: Links, redirect_to: str = "") -> Addressee:

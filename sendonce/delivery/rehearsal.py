@@ -15,8 +15,10 @@ from schemas.letters import Letters
 from schemas.outcomes import Outcome
 from schemas.tables import Campaign, Recipient
 from sendonce.control.campaigns import READY, get_campaign
+from sendonce.control.faults import NotForStreams
 from sendonce.control.last_rehearsal import LastRehearsal, with_rehearsal
 from sendonce.control.outcomes import batch_numbers
+from sendonce.control.stream_names import STREAM
 from sendonce.control.unsubscribe import links_of
 from sendonce.delivery.letters import addressee, compiled_for
 from sendonce.rendering.catalogue import speaks
@@ -77,10 +79,12 @@ def rehearse(
 
     Of a campaign that is not started yet, the result is kept, so that whoever starts it is told (`last_rehearsal`).
 
-    seen: called after each batch with the sums so far and that batch's failures. UnknownCampaign; TemplateFault and
-    SnapshotFault for what would halt the whole campaign.
+    seen: called after each batch with the sums so far and that batch's failures. UnknownCampaign; NotForStreams;
+    TemplateFault and SnapshotFault for what would halt the whole campaign.
     """
     campaign = get_campaign(store, campaign_id)
+    if campaign.kind == STREAM:
+        raise NotForStreams(campaign_id, "rehearse")
     key = store_key(store)
     compiled = compiled_for(store, campaign.template_hash)
     options = orjson.loads(campaign.options)

@@ -12,8 +12,9 @@ from functools import partial
 from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
 from sendonce.control.progress import aggregate_progress
+from sendonce.control.stream_names import STREAM
 from sendonce.control.stream_progress import StreamSums
-from sendonce.control.streams import KEYS_PURGED_AT_ONCE, STREAM, purge_keys
+from sendonce.control.streams import KEYS_PURGED_AT_ONCE, purge_keys
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.expiry import sweep_expired

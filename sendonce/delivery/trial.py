@@ -18,8 +18,9 @@ from schemas.tables import Batch, Campaign, Recipient, TemplateContent
 from sendonce.addresses import BadAddress, normalise
 from sendonce.control.campaigns import RUNNING, get_campaign
 from sendonce.control.completion import settle_campaign
-from sendonce.control.faults import ControlFault, UnknownRecipient
+from sendonce.control.faults import ControlFault, NotForStreams, UnknownRecipient
 from sendonce.control.guards import campaign_obstacle
+from sendonce.control.stream_names import STREAM
 from sendonce.control.unsubscribe import newest_key
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.deliver import Clocks, Deliverer
@@ -85,9 +86,11 @@ def of_template(source: TemplateSource, *, from_address: str, unsubscribe_base_u
 def of_campaign(store: Store, campaign_id: str, recipient_id: Optional[str] = None) -> Letter:
     """A campaign's letter as one of its recipients would get it (its first, unless one is named).
 
-    UnknownCampaign; UnknownRecipient.
+    UnknownCampaign; UnknownRecipient; NotForStreams.
     """
     campaign = get_campaign(store, campaign_id)
+    if campaign.kind == STREAM:
+        raise NotForStreams(campaign_id, "test-send")
 
     def look(reader: Any) -> list[Recipient]:
         if recipient_id is not None:
