@@ -62,8 +62,9 @@ def _described(name: str, session: Session) -> dict[str, Any]:
 def push(session: Session, names: tuple[str, ...]) -> None:
     """Put templates into the store.
 
-    From now on, sends that name one use it as it is here. Sends that were taken before keep what they were pinned to. A campaign needs no push: `load` pins its own, and a
-    push never changes what a campaign sends. A template with errors is not taken.
+    From now on, sends that name one use it as it is here. Sends that were taken before keep what they were pinned to.
+    A campaign needs no push: `load` pins its own, and a push never changes what a campaign sends. A template with
+    errors is not taken.
     """
     sources = [find_template(name, session.config.template_folders()) for name in names]
     bad = [source.name for source in sources if any(finding.level == "error" for finding in check_template(source))]
