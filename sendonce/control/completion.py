@@ -39,8 +39,9 @@ def settle_campaign(store: Store, campaign_id: str) -> str:
         campaign = tx.get(Campaign, campaign_id)
         if campaign is None or not _may_end(tx, campaign):
             return campaign.state if campaign else ""
-        # What is over for good is not counted again: a stream may have very many batches.
-        last = counts if campaign.kind == STREAM else count(tx, campaign_id)
+        # Of a day that is over, nothing has changed since: a stream may have very many batches to count again.
+        over = campaign.kind == STREAM and campaign.state != CANCELLING
+        last = counts if over else count(tx, campaign_id)
         if not _all_final(campaign, last):
             return campaign.state
         now = tx.now()

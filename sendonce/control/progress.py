@@ -13,7 +13,7 @@ from typing import Final, Optional
 from schemas.ids import SHARDS
 from schemas.outcomes import KINDS, REASON_OF
 from schemas.tables import Batch, Campaign, OutboundMessage, Progress
-from sendonce.control.campaigns import CANCELLED, RUNNING
+from sendonce.control.campaigns import RUNNING
 from sendonce.control.stream_names import STREAM
 from sendonce.stores.base import ANY_SHARD, Any_, Reader, Store, Tx
 
@@ -108,12 +108,11 @@ def together(parts: Iterable[Counts]) -> Counts:
 def quick_count(reader: Reader, campaign_id: str) -> Counts:
     """`count`, for those who look often or at many: of a stream with very many batches, as a job summed them up last.
 
-    It then knows no reasons to wait, and cancelled batches as done. A stream that was cancelled is counted: nobody sums
-    it up any more, and sends may still come.
+    It then knows no reasons to wait, and cancelled batches as done.
     """
     progress = reader.get(Progress, campaign_id)
     campaign = reader.get(Campaign, campaign_id) if progress is not None and progress.batches_done >= LARGE else None
-    if progress is None or campaign is None or campaign.kind != STREAM or campaign.state == CANCELLED:
+    if progress is None or campaign is None or campaign.kind != STREAM:
         return count(reader, campaign_id)
     outcomes = {kind: int(getattr(progress, f"n_{kind}")) for kind in KINDS}
     states = {state: int(getattr(progress, f"batches_{state}")) for state in BATCH_STATES if state != "cancelled"}

@@ -6,7 +6,7 @@ one batch whose number comes from its key. Taking the same send again, however o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import count
 from typing import Any, Final, Optional
@@ -23,8 +23,8 @@ from schemas.ids import (
     send_recipient_id,
     shard_of,
 )
-from schemas.outcomes import Outcome, tally
-from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, OutboundMessage, Recipient, Setting
+from schemas.outcomes import KINDS, Outcome, tally
+from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, OutboundMessage, Progress, Recipient, Setting
 from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, RUNNING, Change, decision_id
 from sendonce.control.dead_letters import put_dead_letters
 from sendonce.control.early_cancels import take_early_cancel
@@ -94,6 +94,7 @@ class _Taking:
         self._senders: dict[str, str | BadTrigger] = {}
         self._from: Optional[str] = None
         self._given: set[tuple[str, int]] = set()
+        self._over: dict[str, Progress] = {}
 
     def take(self, sends: Sequence[Send]) -> list[Change | BadTrigger]:
         taken = {row.key_hash: row for row in self._tx.get_many(IdempotencyKey, [(send.key_hash,) for send in sends])}
@@ -105,7 +106,9 @@ class _Taking:
             except BadTrigger as fault:
                 found.append(fault)
         self._look_at_numbers([one for one in found if isinstance(one, _Ready)])
-        return [self._write(one) if isinstance(one, _Ready) else one for one in found]
+        written = [self._write(one) if isinstance(one, _Ready) else one for one in found]
+        self._tx.put(*self._over.values())
+        return written
 
     def _again(self, send: Send, taken: IdempotencyKey) -> Change:
         if taken.body_hash != body_hash(self._key, send.body):
@@ -144,6 +147,8 @@ class _Taking:
         self._tx.insert(batch)
         self._tx.insert(*people)
         self._write_finals(send, batch, people)
+        if stream.state == CANCELLED:
+            self._count_late(batch)
         return Change(stream.campaign_id, stream.state, stream.state, True, _note(send, outcomes))
 
     def _template(self, name: str) -> Pushed:
@@ -346,6 +351,15 @@ class _Taking:
         )
         sends_final(self._tx, batch, finals, names, self._now)
 
+    def _count_late(self, batch: Batch) -> None:
+        """Nobody sums up what is over: what still comes into a cancelled stream is added to its last sums."""
+        name = batch.campaign_id
+        last = self._over.get(name) or self._tx.get(Progress, name) or _no_progress(name, self._now)
+        kinds = {f"n_{kind}": getattr(last, f"n_{kind}") + getattr(batch, f"n_{kind}") for kind in KINDS}
+        self._over[name] = replace(
+            last, at=self._now, total=last.total + batch.size, batches_done=last.batches_done + 1, **kinds
+        )
+
     def _message(self, send: Send, batch: Batch, place: int, name: str) -> OutboundMessage:
         own = batch.outcomes[place] == send.recipients[place].outcome
         return OutboundMessage(
@@ -357,6 +371,13 @@ class _Taking:
             at=self._now,
             detail=send.recipients[place].detail if own else None,
         )
+
+
+def _no_progress(campaign_id: str, now: datetime) -> Progress:
+    counts: dict[str, Any] = {f"n_{kind}": 0 for kind in KINDS}
+    states = ("pending", "queued", "sending", "in_doubt", "held", "done")
+    batches: dict[str, Any] = {f"batches_{state}": 0 for state in states}
+    return Progress(campaign_id=campaign_id, at=now, total=0, active_s=0.0, **counts, **batches)
 
 
 def _note(send: Send, outcomes: bytes) -> str:

@@ -214,6 +214,20 @@ def test_a_bad_address_refuses_that_recipient_alone_and_leaves_a_dead_letter(sto
     assert (own_recipient_id(refused.recipient_id), refused.email, refused.template_variables) == ("u2", "", "{}")
 
 
+@pytest.mark.parametrize(
+    "email", ["", " ", "x", "@", "a@b@c.example", "é" * 400 + "@one.example", "ann@one.example\r\nBcc: x"]
+)
+def test_no_address_however_odd_refuses_more_than_its_recipient(store: Store, email: str) -> None:
+    """The schema wanted three characters: one empty field in a hundred would have stopped the other ninety-nine."""
+    assert take_one(store, body("a", [to(1), to(2, email=email)])).ended == "applied"
+    assert reasons(only_batch(store)) == ["open", "address.invalid"]
+
+
+def test_an_odd_zone_or_locale_of_any_length_gets_the_default(store: Store) -> None:
+    taken = take_one(store, body("a", [to(1, locale="x" * 500, timezone="y" * 500)]))
+    assert taken.warnings == {"unknown_locale": 1, "unknown_timezone": 1}
+
+
 def test_a_send_without_one_good_address_is_final_at_once(store: Store) -> None:
     take(store, body("a", [to(1, email="none"), to(2, email="@@@")]))
     batch = only_batch(store)
