@@ -53,13 +53,13 @@ class _ApplyTriggers(InspectedDoFn):
         self._waiting: list[TriggerMessage] = []
         self._changed = False
 
-    def process(self, message: TriggerMessage) -> Iterator[TaggedOutput]:
+    def process(self, message: TriggerMessage) -> Iterator[Tick]:
         failpoint("S0")
         self._waiting.append(message)
         if len(self._waiting) >= SENDS_AT_ONCE:
             yield from (TaggedOutput(DEAD, letter) for letter in self._apply())
 
-    def finish_bundle(self) -> Iterator[TaggedOutput | WindowedValue]:
+    def finish_bundle(self) -> Iterator[WindowedValue]:
         for letter in self._apply():
             yield TaggedOutput(DEAD, GlobalWindows.windowed_value(letter))
         if self._changed:

@@ -1,0 +1,128 @@
+"""The same sends in several threads and processes, on both stores: each key is taken once, whoever comes second."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.tables import Batch, Campaign, IdempotencyKey
+from sendonce.control.completion import settle_campaign
+from sendonce.control.streams import purge_keys
+from sendonce.delivery.cancellation import cancel
+from sendonce.stores.base import AlreadyExists, Store
+from sendonce.stores.opening import init_store
+from tests.control import send_workers
+from tests.control.sending import body, ready, reasons, rows, take, to
+from tests.emulated import spanner_emulator
+from tests.stores.processes import started, told
+
+ROUNDS = 100
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[None]:
+    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPANNER_EMULATOR_HOST", address)
+        yield
+
+
+@pytest.fixture(params=["sqlite", pytest.param("spanner", marks=pytest.mark.emulator("spanner"))])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "spanner":
+        request.getfixturevalue("emulator")
+        url = f"spanner://sendonce-test/sends/s{abs(hash(request.node.name)) % 10**9}"
+    else:
+        url = f"sqlite:///{tmp_path / 'store.db'}"
+    store = init_store(url)
+    ready(store)
+    yield store
+    store.close()
+
+
+def test_case_double_start_race_in_threads(store: Store) -> None:
+    """Two identical triggers at the same moment: one snapshot, and the loser sees it and does nothing."""
+    rounds = ROUNDS if store.url.startswith("sqlite") else 10
+    barrier = threading.Barrier(2)
+    ended: list[str] = []
+    faults: list[BaseException] = []
+
+    def race() -> None:
+        try:
+            for number in range(rounds):
+                barrier.wait(60)
+                found = take(store, body(f"key-{number}", [to(n) for n in range(3)]))
+                ended.append(found[0].ended)
+        except BaseException as fault:
+            faults.append(fault)
+            barrier.abort()
+
+    threads = [threading.Thread(target=race) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert Counter(ended) == {"applied": rounds, "ignored": rounds}
+    found = rows(store, Batch)
+    assert Counter(batch.idempotency_key for batch in found) == {f"key-{number}": 1 for number in range(rounds)}
+    assert {batch.n_open for batch in found} == {3}
+    assert len(rows(store, Campaign)) == 1
+
+
+def test_the_same_send_in_two_processes_is_taken_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store = init_store(url)
+    ready(store)
+    with (
+        started(send_workers.race, url, ROUNDS) as (_, first),
+        started(send_workers.race, url, ROUNDS) as (_, second),
+    ):
+        for report in (first, second):
+            assert told(report) == "ready"
+        for report in (first, second):
+            report.send("go")
+        pairs = list(zip(told(first), told(second), strict=True))
+    assert {frozenset(pair) for pair in pairs} == {frozenset(("applied", "ignored"))}
+    assert len(rows(store, Batch)) == len(rows(store, IdempotencyKey)) == 2 * ROUNDS
+
+
+def test_a_send_whose_taker_was_killed_is_there_and_taken_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store = init_store(url)
+    ready(store)
+    with started(send_workers.killed_after_taking, url) as (process, _):
+        process.join(60)
+        assert process.exitcode == -9
+    assert take(store, body("key"))[0].ended == "ignored"
+    assert [reasons(batch) for batch in rows(store, Batch)] == [["open"]]
+
+
+def test_whoever_loses_an_insert_takes_its_neighbours_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a store tells of a taken key only at its commit, the whole transaction is lost with it."""
+    transact, lost = store.transact, []
+
+    def loses_once(work, *, tag):  # type: ignore[no-untyped-def]
+        if tag == "send" and len(lost) < 2:
+            lost.append(tag)
+            raise AlreadyExists("idempotency_keys has a row with this key already")
+        return transact(work, tag=tag)
+
+    monkeypatch.setattr(store, "transact", loses_once)
+    assert [one.ended for one in take(store, body("a"), body("b"), body("c"))] == ["applied"] * 3
+    assert lost == ["send", "send"]
+    assert len(rows(store, Batch)) == 3
+
+
+def test_a_stream_is_cancelled_and_its_keys_purged_on_both_stores(store: Store) -> None:
+    take(store, body("a", [to(1), to(2, email="x")]), body("b", priority="high"))
+    (stream,) = [row for row in rows(store, Campaign) if row.priority == "critical"]
+    assert settle_campaign(store, stream.campaign_id) == "running"
+    assert cancel(store, stream.campaign_id, "ann").after == "cancelled"
+    take(store, body("c"))
+    found = {batch.idempotency_key: reasons(batch) for batch in rows(store, Batch)}
+    assert found == {"a": ["cancelled", "address.invalid"], "b": ["open"], "c": ["cancelled"]}
+    assert purge_keys(store) == 0
