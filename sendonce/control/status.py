@@ -145,11 +145,16 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
         jobs=running_jobs(reader, campaign.priority),
-        reasons=count_reasons(reader, campaign.campaign_id) if in_full else None,
+        reasons=_reasons(reader, campaign, counts) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
         health=sender_health(reader, sender, now),
     )
+
+
+def _reasons(reader: Reader, campaign: Campaign, counts: Counts) -> dict[str, int]:
+    explained = sum(counts.outcomes[kind] for kind in ("refused", "skipped", "suppressed"))
+    return count_reasons(reader, campaign.campaign_id) if explained else {}
 
 
 def _capped(reader: Reader, campaign: Campaign, sender: str, counts: Counts) -> bool:

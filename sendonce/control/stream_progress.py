@@ -15,8 +15,8 @@ from schemas.tables import Campaign, Progress
 from sendonce.control.progress import Counts, count, progress_of, put_progress, together
 from sendonce.stores.base import Reader, Store
 
-# A look counts shards until it has seen so many batches: some 5 ms.
-BATCHES_A_LOOK: Final = 5_000
+# A look counts shards until it has seen so many batches: some 3 ms. Of 200,000 batches each is counted once a minute.
+BATCHES_A_LOOK: Final = 3_000
 LOOK_EVERY: Final = timedelta(seconds=1)
 # Progress that has not changed is written again after so long, so that a person sees that somebody looks.
 WRITE_EVERY: Final = timedelta(seconds=10)

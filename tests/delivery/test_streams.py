@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from schemas.ids import message_id
 from schemas.outcomes import Outcome
 from schemas.tables import TABLES, Batch, Campaign, OutboundMessage, Progress, Recipient, Switch
+from sendonce.config import Lane
 from sendonce.control import stream_progress
 from sendonce.control.campaigns import begin_cancel, pause, resume
 from sendonce.control.faults import ControlFault
@@ -27,10 +28,13 @@ from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.delivery import protocol
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.halting import give_up, halt_campaign
+from sendonce.delivery.lanes import RunningLane
+from sendonce.delivery.outlook import left_to_do
 from sendonce.delivery.resolver import Policy, decide
 from sendonce.delivery.sweeper import Watch, sweep_lane
 from sendonce.delivery.terms import Terms
 from sendonce.senders.base import Reply, Verdict
+from sendonce.stores.sqlite import SQLiteReader
 from sendonce.times import CRITICAL
 from tests.checker import judge
 from tests.control.made import Clock
@@ -320,6 +324,39 @@ def test_progress_that_does_not_move_is_not_written_at_every_look(world: World) 
     world.pass_s(10)
     sweep(world, watch)
     assert rows(world.store, Progress)[0].at not in written
+
+
+def test_nothing_that_runs_often_looks_at_every_batch_of_a_stream(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream has a batch for each send: sums over all of them at each tick held up what was to be sent."""
+    take(world.store, *(body(f"k{n}") for n in range(10)))
+    deliver_all(world)
+    watch = Watch()
+    sweep(world, watch)
+    seen: list[tuple[Any, ...]] = []
+    scan, tally = SQLiteReader.scan, SQLiteReader.tally
+
+    def note(work: Any, name: str) -> Any:
+        def noted(self: Any, kind: type, *prefix: Any, **more: Any) -> Any:
+            if kind in (Batch, Recipient, OutboundMessage) and more.get("index") is None and len(prefix) < 3:
+                seen.append((name, kind.__name__, *prefix))
+            return work(self, kind, *prefix, **more)
+
+        return noted
+
+    monkeypatch.setattr(SQLiteReader, "scan", note(scan, "scan"))
+    monkeypatch.setattr(SQLiteReader, "tally", note(tally, "tally"))
+    take(world.store, body("next"))
+    deliver_all(world)
+    sweep(world, watch)
+    world.store.read(lambda reader: left_to_do(reader, [running_lane()]))
+    assert seen == []
+
+
+def running_lane() -> RunningLane:
+    """As much of a lane as a look at what is left needs."""
+    return RunningLane(Lane(name="critical", sender="fake"), TERMS, Policy("hold", "rows"), None, None)  # type: ignore[arg-type]
 
 
 def test_a_watch_forgets_streams_that_are_over(world: World) -> None:
