@@ -118,7 +118,12 @@ def _add(reader: Reader, lane: _Lane, campaign: Campaign, uses: dict[str, list[L
     if campaign.state not in (RUNNING, PAUSED, HALTED):
         return
     groups = reader.tally(
-        Batch, ANY_SHARD, campaign.campaign_id, by=("state", "wait_reason", "due_at"), sums=("n_open",)
+        Batch,
+        ANY_SHARD,
+        campaign.campaign_id,
+        by=("state", "wait_reason", "due_at"),
+        sums=("n_open",),
+        index="batches_open",
     )
     lane.open += sum(group["n_open"] for group in groups)
     idle = [group for group in groups if group["state"] in (batches.PENDING, batches.QUEUED) and group["n_open"]]
