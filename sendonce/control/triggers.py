@@ -52,7 +52,7 @@ class Taken:
     """What became of one trigger. ended: `applied`, `ignored` (it came again, or too late), `bad` (a dead letter).
 
     reason: of a bad one, for machines. detail: in words, never a value of the body. warnings: of a send, recipients by
-    what got a default instead.
+    what got a default instead. lane: where a send that was applied has made work; None where no lane is named.
     """
 
     ended: str
@@ -60,6 +60,7 @@ class Taken:
     detail: str = ""
     campaign_id: Optional[str] = None
     warnings: Mapping[str, int] = field(default_factory=dict)
+    lane: Optional[str] = None
 
 
 def read_trigger(body: bytes, published_at: Optional[datetime] = None) -> Trigger | Send:
@@ -185,8 +186,11 @@ def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Tak
 def _taken(found: Change | BadTrigger, send: Optional[Send] = None) -> Taken:
     if isinstance(found, BadTrigger):
         return Taken("bad", found.reason, found.detail, found.campaign_id)
-    warnings = send.warnings if send is not None and found.changed else {}
-    return Taken("applied" if found.changed else "ignored", "", found.note, found.campaign_id, warnings)
+    if not found.changed:
+        return Taken("ignored", "", found.note, found.campaign_id)
+    if send is None:
+        return Taken("applied", "", found.note, found.campaign_id)
+    return Taken("applied", "", found.note, found.campaign_id, send.warnings, send.priority)
 
 
 def _unforeseen(fault: Exception) -> Taken:

@@ -54,7 +54,7 @@ def _ready(store: Store) -> None:
 def test_a_send_is_one_batch_of_the_stream_of_its_template_and_day(store: Store, clock: Clock) -> None:
     taken = take_one(store, body("order-1", [to(1), to(2)]))
 
-    assert (taken.ended, taken.campaign_id, taken.detail) == ("applied", STREAM_ID, "")
+    assert (taken.ended, taken.campaign_id, taken.detail, taken.lane) == ("applied", STREAM_ID, "", "critical")
     row = stream(store)
     assert (row.kind, row.state, row.priority, row.template) == ("stream", "running", "critical", "otp")
     assert (row.from_address, row.started_at) == ("Shop <codes@shop.example>", row.created_at)
