@@ -28,6 +28,8 @@ BODY_BYTES_MAX: Final = 1 << 20
 # Of one transaction: cheap together, and over within some 10 ms, so that critical claims get in between.
 SENDS_AT_ONCE: Final = 32
 RECIPIENTS_AT_ONCE: Final = 256
+# Looks at one send that others take at the same moment: the first may find its stream new, the second its key.
+MOST_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -152,15 +154,15 @@ def _groups(triggers: Iterable[Trigger | Send | BadTrigger]) -> Iterator[list[Tr
         yield group
 
 
-def _take(store: Store, sends: Sequence[Send], by: str) -> list[Taken]:
+def _take(store: Store, sends: Sequence[Send], by: str, tries: int = 1) -> list[Taken]:
     key = store_key(store)
     try:
         found = store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
     except AlreadyExists:
-        # Somebody else took one of them in between; alone, each finds out whether it was it.
-        if len(sends) > 1:
-            return [taken for send in sends for taken in _take(store, [send], by)]
-        found = store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
+        # Somebody else took one of them, or began their stream, in between: each looks again, alone.
+        if tries == MOST_TRIES:
+            raise
+        return [taken for send in sends for taken in _take(store, [send], by, tries + 1)]
     except StoreError:
         raise
     except Exception as fault:

@@ -10,6 +10,7 @@ from itertools import chain, groupby
 from schemas.elements import Reference
 from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.stops import stops_of
+from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.group_line import GroupLine
@@ -20,6 +21,8 @@ from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
 # Batches marked in one transaction: enough to be cheap, few enough not to hold up claims.
 MARKED_AT_ONCE = 32
+# Batches of a campaign that are due, looked at for one plan.
+DUE_LOOKED_AT = 1_000
 # Batches that are due later, looked at for those that only wait for a limit.
 LATER_LOOKED_AT = 256
 
@@ -159,12 +162,14 @@ def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iter
     for batch in open_batches(reader, campaign.campaign_id, batches.QUEUED):
         if batch.visible_at is not None and batch.visible_at <= now:
             yield _candidate(batch)
-    # Each pending batch moves at least one recipient, so `window` batches are always enough.
-    most = min(window, 1000)
+    # Each pending batch moves at least one recipient, so `window` batches are always enough. The index is ordered by
+    # shard: whoever waits for one send must not be overtaken for ever by those of lower shards.
+    stream = campaign.kind == STREAM
+    most = DUE_LOOKED_AT if stream else min(window, DUE_LOOKED_AT)
     due = reader.scan(
         Batch, ANY_SHARD, campaign.campaign_id, batches.PENDING, index="batches_open", upto=now, limit=most
     )
-    for batch in due:
+    for batch in sorted(due, key=lambda batch: batch.due_at) if stream else due:
         yield _candidate(batch)
 
 

@@ -1,21 +1,33 @@
 """The same sends in several threads and processes, on both stores: each key is taken once, whoever comes second."""
 
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from schemas.tables import Batch, Campaign, IdempotencyKey
+from schemas.tables import Batch, Campaign, IdempotencyKey, Progress, Recipient
 from sendonce.control.completion import settle_campaign
+from sendonce.control.finals import is_wiped
+from sendonce.control.outcomes import outcomes_of
 from sendonce.control.streams import purge_keys
 from sendonce.delivery.cancellation import cancel
+from sendonce.delivery.deliver import Clocks, Deliverer
+from sendonce.delivery.letters import compiled_for, element_of, render
+from sendonce.delivery.planner import plan_lane
+from sendonce.delivery.resolver import Policy
+from sendonce.delivery.sweeper import sweep_lane
 from sendonce.stores.base import AlreadyExists, Store
-from sendonce.stores.opening import init_store
+from sendonce.stores.opening import init_store, store_key
 from tests.control import send_workers
 from tests.control.sending import body, ready, reasons, rows, take, to
+from tests.delivery.test_streams import TERMS
 from tests.emulated import spanner_emulator
+from tests.fakes import FakeSender, ProviderLog
 from tests.stores.processes import started, told
 
 ROUNDS = 100
@@ -115,6 +127,28 @@ def test_whoever_loses_an_insert_takes_its_neighbours_all_the_same(
     assert [one.ended for one in take(store, body("a"), body("b"), body("c"))] == ["applied"] * 3
     assert lost == ["send", "send"]
     assert len(rows(store, Batch)) == 3
+
+
+def test_a_send_is_delivered_wiped_and_found_on_both_stores(store: Store) -> None:
+    take(store, body("a", [to(1), to(2)]), body("b", [to(1)]))
+    key, log = store_key(store), ProviderLog(lambda: datetime.now(UTC))
+    clocks = Clocks(time.monotonic, lambda: time.time_ns() // 1_000_000, os.urandom, lambda: 0.5)
+    owner = Deliverer(store, FakeSender(log), TERMS, "w1", clocks, lambda reference: None)
+    for reference in plan_lane(store, TERMS, 100):
+        rendered = render(store, key, reference, lambda template: compiled_for(store, template))
+        assert rendered is not None
+        owner.deliver(element_of(reference, *rendered))
+
+    (campaign,) = rows(store, Campaign)
+    found = {batch.idempotency_key: reasons(batch) for batch in rows(store, Batch)}
+    assert found == {"a": ["accepted", "accepted"], "b": ["accepted"]}
+    assert all(is_wiped(person) for person in rows(store, Recipient))
+    assert len(log.accepted) == len(set(log.times_accepted())) == 3
+    ended = outcomes_of(store, campaign.campaign_id, "u1")
+    assert {one.outcome.idempotency_key for one in ended} == {"a", "b"}
+    sweep_lane(store, key, TERMS, Policy("hold", "rows"), lambda: "d")
+    (progress,) = rows(store, Progress)
+    assert (progress.total, progress.n_accepted, progress.batches_done) == (3, 3, 2)
 
 
 def test_a_stream_is_cancelled_and_its_keys_purged_on_both_stores(store: Store) -> None:

@@ -136,6 +136,15 @@ def test_campaigns_keep_their_snapshot(world: World) -> None:
     assert world.people(world.batch()) == before
 
 
+def test_whoever_came_first_is_planned_first_in_whatever_shard(world: World) -> None:
+    """The index is ordered by shard: sends of high shards waited until no newer one of a lower shard was left."""
+    for number in range(40):
+        take(world.store, body(f"k{number}"))
+        world.pass_s(0.01)
+    planned = [batch_of_reference(world, reference) for reference in world.plan(TERMS, 10)]
+    assert [batch.idempotency_key for batch in planned] == [f"k{number}" for number in range(10)]
+
+
 # One send's fault is its own.
 
 
