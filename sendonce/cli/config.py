@@ -86,7 +86,7 @@ def _changes(changes: list[ConfigChange]) -> Table:
 
 
 def _whole(change: ConfigChange) -> tuple[str, str, str]:
-    if change.what.startswith(("limit ", "guard ")):
+    if change.what.startswith(("limit ", "guard ", "letters ")):
         return "", change.before, change.after
     words = [
         ", ".join(

@@ -16,22 +16,21 @@ import orjson
 from schemas.elements import DeadLetter
 from schemas.ids import (
     SHARDS,
-    address_key,
     body_hash,
     message_id,
     send_batch_no,
-    send_recipient_id,
     shard_of,
 )
-from schemas.outcomes import KINDS, Outcome, tally
-from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, OutboundMessage, Progress, Recipient, Setting
-from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, RUNNING, Change, decision_id
+from schemas.outcomes import KINDS, Outcome
+from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, Progress, Recipient, Setting
+from sendonce.control.campaigns import CANCELLED, COMPLETED, RUNNING, Change, decision_id
 from sendonce.control.dead_letters import put_dead_letters
 from sendonce.control.early_cancels import take_early_cancel
-from sendonce.control.finals import NO_ADDRESS, NO_VARIABLES, sends_final
+from sendonce.control.finals import sends_final
 from sendonce.control.guards import NO_GUARD, sender_obstacle
 from sendonce.control.pushed_templates import Pushed, from_in, pushed_template
-from sendonce.control.sends import Send, To
+from sendonce.control.send_rows import batch_row, message_rows, note_of, people_rows
+from sendonce.control.sends import Send
 from sendonce.control.stream_names import STREAM, stream_id
 from sendonce.control.trigger_faults import BadTrigger
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
@@ -128,9 +127,8 @@ class _Taking:
     def _write(self, ready: _Ready) -> Change:
         send, pushed, expires_at, stream = ready.send, ready.pushed, ready.expires_at, ready.stream
         batch_no = self._batch_no(stream.campaign_id, send.key_hash)
-        outcomes = self._outcomes(send, stream, expires_at)
-        batch = self._batch(send, stream.campaign_id, batch_no, pushed, expires_at, outcomes)
-        people = self._people(send, batch, pushed)
+        batch = batch_row(send, stream, batch_no, pushed, expires_at, self._now)
+        people = people_rows(send, batch, pushed, self._key)
         if stream in self._made:
             self._made.remove(stream)
             self._tx.insert(stream)
@@ -149,7 +147,7 @@ class _Taking:
         self._write_finals(send, batch, people)
         if stream.state == CANCELLED:
             self._count_late(batch)
-        return Change(stream.campaign_id, stream.state, stream.state, True, _note(send, outcomes))
+        return Change(stream.campaign_id, stream.state, stream.state, True, note_of(send, batch))
 
     def _template(self, name: str) -> Pushed:
         if name not in self._pushed:
@@ -278,61 +276,13 @@ class _Taking:
             return number
         raise AssertionError("numbers do not end")
 
-    def _outcomes(self, send: Send, stream: Campaign, expires_at: datetime) -> bytes:
-        if expires_at <= self._now:
-            return bytes([Outcome.EXPIRED]) * len(send.recipients)
-        if stream.state in (CANCELLING, CANCELLED):
-            return bytes([Outcome.CANCELLED]) * len(send.recipients)
-        return bytes(to.outcome for to in send.recipients)
-
-    def _batch(
-        self, send: Send, campaign_id: str, batch_no: int, pushed: Pushed, expires_at: datetime, outcomes: bytes
-    ) -> Batch:
-        counts: dict[str, Any] = {f"n_{kind}": number for kind, number in tally(outcomes).items()}
-        state = "pending" if Outcome.OPEN in outcomes else "done"
-        zones = {to.timezone or pushed.default_timezone for to in send.recipients}
-        return Batch(
-            shard=shard_of(campaign_id, batch_no),
-            campaign_id=campaign_id,
-            batch_no=batch_no,
-            size=len(outcomes),
-            timezone=zones.pop() if len(zones) == 1 else "UTC",
-            state=state,
-            open_state="pending" if state == "pending" else None,
-            due_at=self._now,
-            outcomes=outcomes,
-            template_hash=pushed.template_hash,
-            expires_at=expires_at,
-            finished_at=None if state == "pending" else self._now,
-            idempotency_key=send.idempotency_key,
-            **counts,
-        )
-
-    def _people(self, send: Send, batch: Batch, pushed: Pushed) -> list[Recipient]:
-        return [self._person(to, ordinal, batch, send.key_hash, pushed) for ordinal, to in enumerate(send.recipients)]
-
-    def _person(self, to: To, ordinal: int, batch: Batch, key: str, pushed: Pushed) -> Recipient:
-        is_open = batch.outcomes[ordinal] == Outcome.OPEN
-        return Recipient(
-            shard=batch.shard,
-            campaign_id=batch.campaign_id,
-            batch_no=batch.batch_no,
-            ordinal=ordinal,
-            recipient_id=send_recipient_id(to.recipient_id, key),
-            email=to.email if is_open else NO_ADDRESS,
-            address_key=address_key(self._key, to.key_form) if to.key_form else "",
-            locale=to.locale or pushed.default_locale,
-            timezone=to.timezone or pushed.default_timezone,
-            template_variables=to.variables if is_open else NO_VARIABLES,
-        )
-
     def _write_finals(self, send: Send, batch: Batch, people: Sequence[Recipient]) -> None:
         """Rows for those who are final from the start; a dead letter for each who has no address."""
         finals = {place: Outcome(code) for place, code in enumerate(batch.outcomes) if code != Outcome.OPEN}
         if not finals:
             return
         names = {place: message_id(self._key, batch.campaign_id, people[place].recipient_id) for place in finals}
-        self._tx.insert(*(self._message(send, batch, place, names[place]) for place in finals))
+        self._tx.insert(*message_rows(send, batch, names, self._now))
         put_dead_letters(
             self._tx,
             [
@@ -360,32 +310,9 @@ class _Taking:
             last, at=self._now, total=last.total + batch.size, batches_done=last.batches_done + 1, **kinds
         )
 
-    def _message(self, send: Send, batch: Batch, place: int, name: str) -> OutboundMessage:
-        own = batch.outcomes[place] == send.recipients[place].outcome
-        return OutboundMessage(
-            message_id=name,
-            campaign_id=batch.campaign_id,
-            batch_no=batch.batch_no,
-            ordinal=place,
-            outcome=batch.outcomes[place],
-            at=self._now,
-            detail=send.recipients[place].detail if own else None,
-        )
-
 
 def _no_progress(campaign_id: str, now: datetime) -> Progress:
     counts: dict[str, Any] = {f"n_{kind}": 0 for kind in KINDS}
     states = ("pending", "queued", "sending", "in_doubt", "held", "done")
     batches: dict[str, Any] = {f"batches_{state}": 0 for state in states}
     return Progress(campaign_id=campaign_id, at=now, total=0, active_s=0.0, **counts, **batches)
-
-
-def _note(send: Send, outcomes: bytes) -> str:
-    """What whoever looks at the taking may want to know: defaults that were used, recipients who are final at once."""
-    said = [f"{number} with {name.replace('_', ' ')}" for name, number in sorted(send.warnings.items())]
-    kinds: dict[str, int] = {}
-    for code in outcomes:
-        outcome = Outcome(code)
-        if outcome.final:
-            kinds[outcome.reason or outcome.kind] = kinds.get(outcome.reason or outcome.kind, 0) + 1
-    return ", ".join([*said, *(f"{number} {kind}" for kind, number in kinds.items())])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.tables import Switch
+from schemas.tables import SCHEMA_VERSION, Switch
 from sendonce.rendering.catalogue import manifest_of
 from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
@@ -19,7 +19,7 @@ def test_init_makes_store_settings_and_lanes_and_may_be_repeated(sendonce: Call,
     again = sendonce("init", "--json")
 
     assert (first.code, again.code) == (0, 0)
-    assert (first.json["config_written"], first.json["changes"]) == (True, 4)
+    assert (first.json["config_written"], first.json["changes"]) == (True, 5)
     assert (again.json["config_written"], again.json["changes"]) == (False, 0)
     assert store_key(open_store("sqlite:///.sendonce/sendonce.db")) == key
     assert "*" in (folder / ".sendonce/.gitignore").read_text().splitlines()
@@ -60,16 +60,18 @@ def test_config_apply_shows_what_changes_and_dry_run_writes_nothing(sendonce: Ca
 
     dry = sendonce("config", "apply", "--dry-run")
     assert "500/s, burst 500" in dry.out
-    assert sendonce("config", "show", "--json").json["differs_from_store"] == 2
+    assert sendonce("config", "show", "--json").json["differs_from_store"] == 3
 
-    assert sendonce("config", "apply", "--json").json == [
-        {"action": "change", "what": "lane bulk", "fields": []},
-        {
+    changes = {change["what"]: change for change in sendonce("config", "apply", "--json").json}
+    assert changes.pop("letters from")["action"] == "remove"  # what `init` wrote named an address to send from
+    assert changes == {
+        "lane bulk": {"action": "change", "what": "lane bulk", "fields": []},
+        "limit lane:bulk rate": {
             "action": "add",
             "what": "limit lane:bulk rate",
             "fields": [{"field": None, "before": None, "after": "500/s, burst 500"}],
         },
-    ]
+    }
     assert "has these settings already" in sendonce("config", "apply").out
     assert sendonce("config", "show", "--json").json["differs_from_store"] == 0
 
@@ -103,7 +105,7 @@ def test_config_show_works_without_a_store(sendonce: Call) -> None:
 
 
 def test_migrate_says_from_where_to_where(sendonce: Call, store: Store) -> None:
-    assert sendonce("migrate", "--json").json == {"from": 1, "to": 1}
+    assert sendonce("migrate", "--json").json == {"from": SCHEMA_VERSION, "to": SCHEMA_VERSION}
 
 
 @pytest.fixture

@@ -527,14 +527,14 @@ def test_sends_that_follow_each_other_share_transactions(store: Store, monkeypat
 
 
 def test_what_nobody_foresaw_is_that_sends_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    people_of = streams._Taking._people
+    people_rows = streams.people_rows
 
-    def breaks(self, send, batch, pushed):  # type: ignore[no-untyped-def]
+    def breaks(send, *more):  # type: ignore[no-untyped-def]
         if send.idempotency_key == "b":
             raise ZeroDivisionError("u1@one.example")
-        return people_of(self, send, batch, pushed)
+        return people_rows(send, *more)
 
-    monkeypatch.setattr(streams._Taking, "_people", breaks)
+    monkeypatch.setattr(streams, "people_rows", breaks)
     found = take(store, body("a"), body("b"), body("c"))
     assert [(one.ended, one.reason) for one in found] == [("applied", ""), ("bad", "unforeseen"), ("applied", "")]
     assert "ZeroDivisionError" in found[1].detail
