@@ -31,7 +31,8 @@ from typing import Any
 from benchmarks.sinks import KEY
 from benchmarks.throughput import CAMPAIGN, prepare
 from sendonce.control.campaigns import submit
-from sendonce.rendering.catalogue import find_template, source_of, to_row
+from sendonce.control.pushed_templates import push_template
+from sendonce.rendering.catalogue import find_template, source_of
 from sendonce.stores.opening import open_store
 from tests.emulated import Missing, pubsub_emulator
 
@@ -183,8 +184,7 @@ class Bench:
         settings = {"adapter": "sendgrid", "base_url": url, "api_key": "env:BENCH_KEY"}
         prepare(folder, bulk, "sendgrid", "rows", settings, None, template=NEWS, parallel=BULK_PARALLEL, start=False)
         self.store = open_store(f"sqlite:///{folder}/store.db")
-        row = to_row(find_template("otp"), self.store.read(lambda reader: reader.now()), "benchmark")
-        self.store.transact(lambda tx: tx.put(row), tag="benchmark")
+        push_template(self.store, find_template("otp"), "benchmark")
         self.publisher = pubsub_v1.PublisherClient(batch_settings=pubsub_v1.types.BatchSettings(max_messages=1))
         self._subscriber = pubsub_v1.SubscriberClient()
 

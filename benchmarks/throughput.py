@@ -46,6 +46,7 @@ from sendonce.stores.base import ANY_SHARD, Store
 from sendonce.stores.opening import init_store, open_store, store_key
 
 CAMPAIGN = "bench"
+FROM = "Shop <news@shop.example>"
 # Of the time that a run took, what its sink may have been busy on one core without being what the run waited for.
 SINK_BUSY_MOST = 0.8
 
@@ -71,12 +72,12 @@ def prepare(
         "parallel": parallel,
         **({"batch_size": batch_size} if batch_size else {}),
     }
-    config = configuration.Config.model_validate({"senders": {sender: settings}, "lanes": {"bulk": bulk}})
+    config = configuration.Config.model_validate({"from": FROM, "senders": {sender: settings}, "lanes": {"bulk": bulk}})
     configuration.apply_config(store, config, "benchmark")
     write_sample(folder / "list.csv", recipients)
     options = LoadOptions(
         batch_size=config.lanes["bulk"].batch_size,
-        from_address="Shop <news@shop.example>",
+        from_address=FROM,
         unsubscribe_base_url="https://shop.example/u",
         rejects_folder=folder,
     )

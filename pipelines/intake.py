@@ -8,8 +8,9 @@ subscription: pull, apply through `control/`, acknowledge, in this order. A mess
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from google.api_core import exceptions as google
@@ -18,15 +19,16 @@ from google.cloud import pubsub_v1
 from pipelines.private_topic import FINAL
 from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
-from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
+from sendonce.control.sends import Send
+from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
-from sendonce.stores.base import Store, StoreError, StoreUnavailable
+from sendonce.stores.base import Store, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 100
-# Shorter than the shortest ack deadline (10 s): what is pulled together is acknowledged in time.
-ACK_AFTER_S = 2.0
+MOST_AT_ONCE = 1000
+# A part of what was pulled together: applied well within the shortest ack deadline (10 s), and then acknowledged.
+APPLIED_AT_ONCE = 100
 PULL_S = 20.0
 CALL_S = 10.0
 AGAIN_S = 1.0
@@ -105,44 +107,44 @@ class Intake:
         return list(answer.received_messages)
 
     def _take(self, received: list[Any]) -> None:
-        """Apply each, then acknowledge. What a fault leaves unacknowledged is asked for again at once."""
-        waiting, done = deque(received), list[str]()
-        since_s = time.monotonic()
+        """Apply them in their order, a part at a time, and acknowledge each part when it is in the store.
+
+        What a fault leaves unacknowledged is asked for again at once.
+        """
+        waiting = list(received)
         try:
             while waiting:
+                part = waiting[:APPLIED_AT_ONCE]
                 failpoint("S0")
-                self._apply(waiting[0].message)
+                lanes = self._apply([message.message for message in part])
                 failpoint("S1")
-                done.append(waiting.popleft().ack_id)
-                if time.monotonic() - since_s > ACK_AFTER_S:
-                    self._acknowledge(done)
-                    done, since_s = [], time.monotonic()
+                for lane in lanes:
+                    self._on_change(lane)
+                self._acknowledge([message.ack_id for message in part])
+                waiting = waiting[APPLIED_AT_ONCE:]
         finally:
-            self._acknowledge(done)
             if waiting:
                 self._give_back([message.ack_id for message in waiting])
 
-    def _apply(self, message: Any) -> None:
-        try:
-            change = apply_trigger(self._store, read_trigger(message.data), "trigger")
-        except BadTrigger as fault:
-            self._bury(message, fault.reason, fault.detail, fault.campaign_id)
-            return
-        except StoreError:
-            raise
-        except Exception as fault:  # whatever it is, it must not come again and again before its neighbours
-            self._bury(message, "unforeseen", f"applying it failed: {type(fault).__name__}")
-            return
-        if change.changed:
-            self.applied += 1
-            self._on_change(None)
-        else:
-            self.ignored += 1
-
-    def _bury(self, message: Any, reason: str, detail: str, campaign_id: str | None = None) -> None:
-        dead = DeadLetter("trigger", reason, detail, campaign_id, message_id=message.message_id, body=message.data)
-        write_dead_letters(self._store, [dead])
-        self.bad += 1
+    def _apply(self, messages: list[Any]) -> set[str | None]:
+        """Put messages into the store; the lanes in which something changed, None for one that is not known here."""
+        triggers = [read_or_bad(message.data, _published_at(message)) for message in messages]
+        dead, lanes = list[DeadLetter](), set[str | None]()
+        for message, trigger, taken in zip(
+            messages, triggers, apply_triggers(self._store, triggers, "trigger"), strict=True
+        ):
+            if taken.ended == "bad":
+                letter = DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, body=message.data)
+                dead.append(replace(letter, message_id=message.message_id))
+            elif taken.ended == "applied":
+                lanes.add(trigger.priority if isinstance(trigger, Send) else None)
+                self.applied += 1
+            else:
+                self.ignored += 1
+        if dead:
+            write_dead_letters(self._store, dead)
+            self.bad += len(dead)
+        return lanes
 
     def _give_back(self, ack_ids: list[str]) -> None:
         self._client.modify_ack_deadline(
@@ -152,3 +154,9 @@ class Intake:
     def _acknowledge(self, ack_ids: list[str]) -> None:
         if ack_ids:
             self._client.acknowledge(subscription=self._subscription, ack_ids=ack_ids, timeout=CALL_S)
+
+
+def _published_at(message: Any) -> datetime | None:
+    """When Pub/Sub took a message, or None."""
+    at: datetime | None = message.publish_time
+    return at.astimezone(UTC) if at else None

@@ -1,26 +1,45 @@
 """DoFns whose methods Beam has looked at once.
 
-Beam's local streaming runner starts every bundle of every step anew, and asks each time what parameters every method
-of its DoFn has: for one small element that was two thirds of a job's time. Beam asks an object for `_inspect_METHOD`
-first (`apache_beam.transforms.core.get_function_arguments`); here the answers are made with the class.
+Beam's local streaming runner starts every bundle of every step anew, and asks each time for the parameters of every
+method of its DoFn: for one small element that was two thirds of a job's time. Which methods there are, Beam asks by
+`dir`; what parameters one has, by `_inspect_METHOD` first (`apache_beam.transforms.core.get_function_arguments`). Here
+the answers are made with the class, and only methods with defaults are named: Beam's parameters are defaults.
 """
 
-from types import MethodType
+from collections.abc import Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.core import get_function_args_defaults
 
+_LIFECYCLE = ("process", "process_batch", "setup", "start_bundle", "finish_bundle", "teardown")
+
 
 class InspectedDoFn(beam.DoFn):
     """A DoFn like any other: on every runner it does what `beam.DoFn` does."""
 
+    _with_parameters: frozenset[str] = frozenset()
+
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        for name in dir(cls):
-            method = getattr(cls, name)
-            if callable(method) and not name.startswith("_inspect_") and not isinstance(method, type):
-                setattr(cls, f"_inspect_{name}", _Answer(method))
+        named = set()
+        for name, method in _methods(cls):
+            answer = _Answer(method)
+            setattr(cls, f"_inspect_{name}", answer)
+            if answer()[1] and (name in _LIFECYCLE or not hasattr(beam.DoFn, name)):
+                named.add(name)
+        cls._with_parameters = frozenset(named)
+
+    def __dir__(self) -> Iterator[str]:
+        return iter(self._with_parameters)
+
+
+def _methods(cls: type) -> Iterator[tuple[str, Any]]:
+    for name in dir(cls):
+        method = getattr(cls, name)
+        if isinstance(method, FunctionType | MethodType) and not name.startswith(("_inspect_", "__")):
+            yield name, method
 
 
 class _Answer:
@@ -30,12 +49,8 @@ class _Answer:
     """
 
     def __init__(self, method: Any) -> None:
-        self._method = method
-        self._found: Any = None
+        bound = method if isinstance(method, MethodType) else MethodType(method, object())
+        self._names, self._defaults = get_function_args_defaults(bound)
 
     def __call__(self) -> Any:
-        if self._found is None:
-            bound = self._method if isinstance(self._method, MethodType) else MethodType(self._method, object())
-            self._found = get_function_args_defaults(bound)
-        names, defaults = self._found
-        return list(names), list(defaults)
+        return list(self._names), list(self._defaults)

@@ -38,8 +38,8 @@ LANE_NAMES: Final[tuple[LaneName, ...]] = ("critical", "high", "bulk")
 
 # Critical and high letters wait for a person when in doubt; a bulk letter is assumed sent (DELIVERY 4).
 _LANE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "critical": {"batch_size": 100, "in_doubt": "hold"},
-    "high": {"batch_size": 100, "in_doubt": "hold"},
+    "critical": {"batch_size": 100, "in_doubt": "hold", "parallel": 16},
+    "high": {"batch_size": 100, "in_doubt": "hold", "parallel": 16},
     "bulk": {"batch_size": 5000, "in_doubt": "assume"},
 }
 

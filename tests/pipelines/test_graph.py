@@ -49,7 +49,7 @@ def test_the_top_level_steps_are_the_ones_that_people_see_in_a_console() -> None
 @pytest.mark.parametrize("lane", ["Critical", "High", "Bulk"])
 def test_each_lane_groups_renders_and_sends_in_steps_of_its_own(lane: str) -> None:
     steps = {label.removeprefix(f"{lane}/") for label in labels(proto()) if label.startswith(f"{lane}/")}
-    assert {"Key by shard", "Group", "RenderBatch/Render", "RateLimitedSend/Send", "Dead letters"} <= steps
+    assert {"Group", "RenderBatch/Render", "RateLimitedSend/Send", "Dead letters"} <= steps
 
 
 def test_a_job_for_some_lanes_has_no_steps_of_the_others() -> None:

@@ -77,6 +77,10 @@ def test_a_second_bundle_inspects_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert [owner for owner in asked if isinstance(owner, beam.DoFn)], "Beam asks in another way now"
 
 
+def test_beam_looks_only_at_methods_that_may_take_its_parameters() -> None:
+    assert sorted(dir(_methods(InspectedDoFn)())) == ["fires", "helper", "process"]
+
+
 def test_what_is_told_may_be_changed_by_who_asked() -> None:
     step = _methods(InspectedDoFn)()
     core.get_function_arguments(step, "process")[0].clear()
