@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import limits, report, sinks
+from benchmarks import latency, limits, plots, report, sinks
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [
@@ -140,3 +140,47 @@ def test_a_figure_that_speed_has_no_part_in_fails_a_check(changes: dict[str, obj
     problems = report.wrong(found(**changes))
     assert len(problems) == bool(word)
     assert all(word in problem for problem in problems)
+
+
+LATENCY = {
+    "idle_p50_ms": 90,
+    "idle_p99_ms": 200,
+    "loaded_p50_ms": 210,
+    "loaded_p99_ms": 390,
+    "two_process_p99_ms": 350,
+    "bulk_per_s": 8100,
+    "more": {
+        "sends": 3,
+        "per_s": 10.0,
+        "two_process_p50_ms": 120,
+        "two_process_bulk_per_s": 8300,
+        "idle_ms": [80, 90, 200],
+        "loaded_ms": [150, 210, 390],
+        "two_process_ms": [100, 120, 350],
+    },
+}
+
+
+def test_the_page_tells_latencies_beside_their_targets() -> None:
+    heading, how, picture, rows = report.latencies(LATENCY)
+    assert heading.startswith("## Latency")
+    assert "3 critical sends at 10/s" in how
+    assert "(latency.svg)" in picture
+    assert "≤ 1000 ✓ (aim 400 ✓)" in rows
+    assert "≤ 2 x idle ✓" in rows
+    assert report.latencies({**LATENCY, "loaded_p99_ms": 1001})[3].count("✗") == 2
+    assert report.latencies(None) == []
+
+
+def test_the_same_figures_make_the_same_plot(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        plots.latency_plot(LATENCY["more"], tmp_path / name)  # type: ignore[arg-type]
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "two.svg").read_text()
+    assert "beside bulk in the same job" in text
+
+
+def test_a_quantile_is_one_of_the_latencies() -> None:
+    part = latency.Part([float(ms) for ms in range(1, 101)], 0.0)
+    assert (part.quantile(0.5), part.quantile(0.99)) == (51.0, 100.0)
+    assert latency.Part([7.0], 0.0).quantile(0.99) == 7.0
