@@ -278,8 +278,8 @@ def latencies(row: Row | None) -> list[str]:
     idle, loaded, apart = row["idle_p99_ms"], row["loaded_p99_ms"], row["two_process_p99_ms"]
     return [
         "## Latency of a code beside a newsletter",
-        f"`sendonce run --subscription`: {more['sends']} critical sends at {more['per_s']:g}/s, each from its publishing "
-        "to Pub/Sub (Google's emulator) until its request arrives at a fake SendGrid that answers after "
+        f"`sendonce run --subscription`: {more['sends']} critical sends at {more['per_s']:g}/s, each from its "
+        "publishing to Pub/Sub (Google's emulator) until its request arrives at a fake SendGrid that answers after "
         f"{latency.PROVIDER_MS} ms; SQLite. Beside: a bulk campaign at full speed in the same job, or in a job of its "
         f"own. Bulk is a letter of 8 KB with a name and a condition, {latency.BULK_PARALLEL} requests side by side.",
         "![Share of sends by milliseconds](latency.svg)",
