@@ -34,8 +34,8 @@ class Topic:
         self._publisher.create_topic(name=self.topic)
         self._subscriber.create_subscription(name=self.subscription, topic=self.topic)
 
-    def publish(self, *bodies: bytes) -> None:
-        for sent in [self._publisher.publish(self.topic, body) for body in bodies]:
+    def publish(self, *bodies: bytes, **attributes: str) -> None:
+        for sent in [self._publisher.publish(self.topic, body, **attributes) for body in bodies]:
             sent.result(PATIENCE_S)
 
     def is_read_up(self) -> bool:

@@ -11,13 +11,14 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import TimestampedValue
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
-from apache_beam.io.gcp.pubsub import PubsubMessage
+from apache_beam.io.gcp.pubsub import PubsubMessage, ReadFromPubSub
+from apache_beam.pipeline import PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from pipelines import campaign
 from pipelines.campaign import build
-from pipelines.cloud import TICK_FRESH_S, Fresh, _Message, campaign_options, cloud_ports
+from pipelines.cloud import TICK_FRESH_S, Fresh, TriggersFrom, _Message, campaign_options, cloud_ports
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 
 SUBSCRIPTION = "projects/shop-test/subscriptions/sendonce"
@@ -37,6 +38,21 @@ def test_triggers_come_from_pubsub_and_ticks_from_a_periodic_impulse() -> None:
     names = {transform.unique_name for transform in proto().components.transforms.values()}
     assert any(name.startswith("ReadTriggers/Read/") for name in names)
     assert any(name.startswith("Ticks/Every/") for name in names)
+
+
+def test_the_read_trusts_no_attribute() -> None:
+    """The cases id-label-directrunner and bad-timestamp-attr: neither an id label nor a timestamp attribute is used."""
+    found = []
+
+    class Visitor(PipelineVisitor):
+        def enter_composite_transform(self, node) -> None:  # type: ignore[no-untyped-def]
+            if isinstance(node.transform, ReadFromPubSub):
+                found.append(node.transform._source)
+
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
+    _ = pipeline | "ReadTriggers" >> TriggersFrom(SUBSCRIPTION)
+    pipeline.visit(Visitor())
+    assert [(source.id_label, source.timestamp_attribute) for source in found] == [(None, None)]
 
 
 def test_nothing_stands_between_reading_a_trigger_and_applying_it() -> None:

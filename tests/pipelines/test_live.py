@@ -19,6 +19,7 @@ from sendonce.config import ConfigFault
 from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until
 
 ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "cases"
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,29 @@ def test_a_poison_message_hurts_nobody(shop: Shop, topic: Topic) -> None:
     assert (ended[0].applied, ended[0].bad) == (3, 1)
     assert topic.is_read_up()
     assert len(shop.letters()) == 9
+
+
+def test_attributes_that_look_like_times_mean_nothing(shop: Shop, topic: Topic) -> None:
+    """The case bad-timestamp-attr."""
+    lines = (CASES / "bad-timestamp-attr" / "messages.jsonl").read_text().splitlines()
+    for message in map(json.loads, lines):
+        name = message["data"]["campaign_id"]
+        shop.campaign(name, people(1), state="ready")
+        topic.publish(trigger("start", name), **message["attributes"])
+    with live_job(shop.url, topic) as ended:
+        for name in ("c-1", "c-2", "c-3"):
+            is_(shop, name, "completed")
+    assert (ended[0].applied, ended[0].bad) == (3, 0)
+
+
+def test_a_job_with_nothing_to_do_ends_when_it_is_told(shop: Shop, topic: Topic) -> None:
+    """The case wait-duration: Beam's own waiting knows no end there."""
+    job = process(shop.folder, topic)
+    until(lambda: bool(jobs(shop.store)), "the job")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert json.loads(said)["unfinished"] == 0
 
 
 def test_duplicates_and_another_order_change_nothing_with_two_jobs(shop: Shop, topic: Topic) -> None:
