@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -60,17 +60,23 @@ class LiveReport:
 
 
 def run_live(
-    store_url: str, subscription: str, *, lanes: Sequence[str] = PRIORITIES, stop: threading.Event | None = None
+    store_url: str,
+    subscription: str,
+    *,
+    lanes: Sequence[str] = PRIORITIES,
+    stop: threading.Event | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> LiveReport:
-    """Take triggers from a subscription and send what is due, until `stop` is set.
+    """Take triggers from a subscription and send what is due, until `stop` is set. begun: called once all is checked.
 
     Then nothing new is claimed, requests in flight end, the rest goes back to the store, all within 30 s. Raises
     ConfigFault for a subscription that is not there or may not be read, StoreRefused when the store will not do. A
     store or Pub/Sub that is away is waited for.
     """
     chosen = tuple(lane for lane in PRIORITIES if lane in lanes)
-    job = _Live(store_url, chosen, subscription)
     _check(subscription)
+    job = _Live(store_url, chosen, subscription)
+    begun()
     turn_s = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:

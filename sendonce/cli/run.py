@@ -94,8 +94,14 @@ def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> No
     store = session.store
     runner = live_runner()
     with stop_signals() as stop, Watch(store, lanes=lanes):
-        err().print(f"Live: triggers from {subscription}. Ctrl-C stops.", style="dim", markup=False)
-        report = runner.run_live(store.url, subscription, lanes=lanes, stop=stop)
+        words = f"Live: triggers from {subscription}. Ctrl-C stops."
+        report = runner.run_live(
+            store.url,
+            subscription,
+            lanes=lanes,
+            stop=stop,
+            begun=lambda: err().print(words, style="dim", markup=False, soft_wrap=True),
+        )
     go_on = f"sendonce run --subscription {subscription}"
     if session.as_json:
         print_json(

@@ -14,7 +14,9 @@ from tests.emulated import Missing, pubsub_emulator, pubsub_program
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
+from pipelines import campaign
 from pipelines.private_topic import remove_topic
+from sendonce.cli.main import run as cli
 from sendonce.config import ConfigFault
 from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until
 
@@ -213,6 +215,21 @@ def test_a_job_goes_on_when_its_private_topic_is_taken_away(shop: Shop, topic: T
     assert ended[0].restarts >= 1
     assert len(shop.letters()) == 5
     assert topic.private_topics(shop.store) == []
+
+
+def test_no_credentials_are_said_in_one_line(
+    shop: Shop, topic: Topic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a traceback of Google's library."""
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(shop.folder / "none.json"))
+    monkeypatch.setenv("SENDONCE_STORE", shop.url)
+    assert cli(["run", "--subscription", topic.subscription]) == 2
+    said = capsys.readouterr().err
+    assert "no credentials for Pub/Sub" in said
+    assert "gcloud auth application-default login" in said
+    assert "Live:" not in said
+    assert campaign.main(["--subscription", topic.subscription]) == 2
 
 
 def test_a_subscription_that_is_not_there_is_named(shop: Shop, topic: Topic) -> None:
