@@ -29,8 +29,9 @@ import apache_beam as beam
 
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
 from schemas.elements import PRIORITIES, DeadLetter, Tick
-from sendonce.config import Config, ConfigFault, config_path, load_config
+from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config
 from sendonce.stores.base import StoreError
+from sendonce.stores.opening import open_store
 from transforms.dead_letters import DEAD, WriteDeadLetters
 from transforms.lane import ByPriority, SendLane
 from transforms.plan import PlanWork
@@ -114,10 +115,11 @@ def _main(ours: argparse.Namespace, beams: list[str]) -> int:
     if ours.runner in _HERE:
         if beams:
             raise ConfigFault(f"{beams[0]} is no option of a job on this machine; options of a runner need --runner")
+        check_environment(open_store(config.store), config)
         return _run_here(config.store, config.subscription, lanes)
     from pipelines.cloud import start
 
-    result = start(config.store, config.subscription, lanes, [f"--runner={ours.runner}", *beams])
+    result = start(config, lanes, [f"--runner={ours.runner}", *beams])
     print(getattr(result, "job_id", lambda: "started")())
     return 0
 

@@ -17,7 +17,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse, RebaseMode
 
 from pipelines.campaign import CampaignOptions, Ports, build
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
-from sendonce.config import ConfigFault
+from sendonce.config import Config, ConfigFault, check_environment
 from sendonce.delivery.lanes import running_lanes
 from sendonce.stores.opening import open_store
 from transforms.inspected import InspectedDoFn
@@ -30,19 +30,22 @@ PARCEL_WAIT_S = 0.2
 TICK_FRESH_S = 2.0
 
 
-def start(store_url: str, subscription: str, lanes: Sequence[str], beam_arguments: Sequence[str]) -> Any:
+def start(config: Config, lanes: Sequence[str], beam_arguments: Sequence[str]) -> Any:
     """Start the job on the runner that `beam_arguments` name; returns Beam's result, and does not wait.
 
-    ConfigFault for a store that other machines cannot reach; StoreError for one that is not there or will not do.
+    config: names the store and the subscription. ConfigFault for a store that other machines cannot reach, or of another
+    environment; StoreError for one that is not there or will not do.
     """
-    if not store_url.startswith("spanner://"):
+    if not config.store.startswith("spanner://"):
         raise ConfigFault(
             "workers of the cloud cannot reach a store in a file of this machine; "
             "make one in Spanner: `sendonce init --store spanner://PROJECT/INSTANCE/DATABASE`"
         )
+    check_environment(open_store(config.store), config)
     options = PipelineOptions(list(beam_arguments), streaming=True)
     pipeline = beam.Pipeline(runner=options.view_as(StandardOptions).runner, options=options)
-    build(pipeline, campaign_options(store_url, lanes, options), cloud_ports(subscription, tick_s(store_url, lanes)))
+    ports = cloud_ports(str(config.subscription), tick_s(config.store, lanes))
+    build(pipeline, campaign_options(config.store, lanes, options), ports)
     return pipeline.run()
 
 

@@ -18,7 +18,7 @@ from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
-from sendonce.config import LANE_NAMES
+from sendonce.config import LANE_NAMES, check_environment
 from sendonce.control.sender_health import SenderHealth, unwell_senders
 
 _WAITS = {
@@ -58,6 +58,7 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscri
     if subscription and (once or triggers):
         raise WrongCall("--once and --triggers are for runs that end; leave --subscription out, or them")
     session.subscription_option = subscription
+    check_environment(session.store, session.config)
     if session.config.subscription and not (once or triggers):
         _run_live(session, chosen, session.config.subscription)
         return

@@ -14,7 +14,15 @@ from sendonce.config.model import (
     Unsubscribe,
 )
 from sendonce.config.reading import DEFAULT_FILE, config_path, load_config
-from sendonce.config.stored import ConfigChange, apply_config, config_changes, domain_groups_in, lanes_in, senders_in
+from sendonce.config.stored import (
+    ConfigChange,
+    apply_config,
+    check_environment,
+    config_changes,
+    domain_groups_in,
+    lanes_in,
+    senders_in,
+)
 
 __all__ = [
     "DEFAULT_FILE",
@@ -32,6 +40,7 @@ __all__ = [
     "Unsubscribe",
     "WarmUp",
     "apply_config",
+    "check_environment",
     "config_changes",
     "config_path",
     "domain_groups_in",

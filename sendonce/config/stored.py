@@ -89,6 +89,11 @@ def _check_environment(reader: Reader, config: Config, url: str) -> None:
         )
 
 
+def check_environment(store: Store, config: Config) -> None:
+    """ConfigFault if the store was made for another environment than the configuration names."""
+    store.read(lambda reader: _check_environment(reader, config, store.url))
+
+
 def config_changes(store: Store, config: Config) -> list[ConfigChange]:
     """What `apply_config` would change now."""
     return store.read(lambda reader: _differences(reader, config, "", reader.now())[0])

@@ -20,6 +20,8 @@ from pipelines import campaign
 from pipelines.campaign import build
 from pipelines.cloud import TICK_FRESH_S, Fresh, TriggersFrom, _Message, campaign_options, cloud_ports
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
+from sendonce.cli.main import run as cli
+from sendonce.stores.opening import init_store
 
 SUBSCRIPTION = "projects/shop-test/subscriptions/sendonce"
 
@@ -145,6 +147,16 @@ def test_a_store_that_is_not_there_is_named(tmp_path, monkeypatch, capsys) -> No
     monkeypatch.chdir(tmp_path)
     assert campaign.main(["--subscription", SUBSCRIPTION]) == 1
     assert "sendonce init" in capsys.readouterr().err
+
+
+def test_a_store_of_another_environment_is_refused(tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    init_store("sqlite:///store.db", "test")
+    (tmp_path / "sendonce.yaml").write_text("store: sqlite:///store.db\nenvironment: production\n")
+    assert campaign.main(["--subscription", SUBSCRIPTION]) == 2
+    assert "the settings are for production" in capsys.readouterr().err
+    assert cli(["run"]) == 2
+    assert "the settings are for production" in capsys.readouterr().err
 
 
 def test_lanes_of_one_worker_group() -> None:
