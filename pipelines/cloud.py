@@ -33,8 +33,8 @@ TICK_FRESH_S = 2.0
 def start(config: Config, lanes: Sequence[str], beam_arguments: Sequence[str]) -> Any:
     """Start the job on the runner that `beam_arguments` name; returns Beam's result, and does not wait.
 
-    config: names the store and the subscription. ConfigFault for a store that other machines cannot reach, or of another
-    environment; StoreError for one that is not there or will not do.
+    config: names the store and the subscription. ConfigFault for a store that other machines cannot reach, or of
+    another environment; StoreError for one that is not there or will not do.
     """
     if not config.store.startswith("spanner://"):
         raise ConfigFault(
