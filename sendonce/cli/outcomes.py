@@ -10,8 +10,9 @@ from rich.table import Table
 
 from sendonce.cli.output import counted, err, kind_text, moment, out, print_json, table
 from sendonce.cli.session import Session, with_session
+from sendonce.cli.words import reason_words
 from sendonce.control.export import export_csv, export_ndjson
-from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes
+from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes, recipient_rounds
 
 
 @click.command()
@@ -21,6 +22,7 @@ from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recip
 def outcome(session: Session, campaign: str, recipient: str) -> None:
     """What became of one RECIPIENT (its recipient_id) of CAMPAIGN, and which requests carried it."""
     found, attempts = recipient_outcome(session.store, campaign, recipient)
+    rounds = recipient_rounds(session.store, found, campaign)
     if session.as_json:
         requests = [
             {
@@ -35,9 +37,16 @@ def outcome(session: Session, campaign: str, recipient: str) -> None:
             }
             for attempt in attempts
         ]
-        print_json({"campaign": campaign, **found.as_json(), "requests": requests})
+        history = {"requests": requests, "rounds": [one.as_json() for one in rounds]}
+        print_json({"campaign": campaign, **found.as_json(), **history})
         return
     out().print(_facts(found))
+    if rounds:
+        rounds_table = table("round", "opened again", "by", "was refused because", right=("round",))
+        for one in rounds:
+            rounds_table.add_row(str(one.number), moment(one.at), one.by, reason_words(one.was))
+        out().print()
+        out().print(rounds_table)
     if attempts:
         requests_table = table("request", "verdict", "finished", "provider")
         for attempt in attempts:
@@ -53,7 +62,7 @@ def _facts(found: RecipientOutcome) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row("outcome", kind_text(found.outcome))
     if found.reason:
-        grid.add_row("reason", found.reason)
+        grid.add_row("reason", f"{reason_words(found.reason)} ({found.reason})")
     if found.detail:
         grid.add_row("detail", found.detail)
     grid.add_row("when", moment(found.at))

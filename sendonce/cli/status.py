@@ -23,33 +23,34 @@ from sendonce.cli.output import (
 )
 from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, WrongCall, with_session
-from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
+from sendonce.cli.words import reason_words, wait_words
+from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
+from sendonce.control.rounds import Retried
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
+from sendonce.control.worth import BY_DEFAULT
 
-_WAITS = {
-    "limit": "waits for a limit",
-    "paused": "paused",
-    "halted": "halted",
-    "sender_halted": "wait for a halted sender",
-    "stopped": "stopped by a person",
-    "throttled": "the provider asked to slow down",
-    "breaker_open": "the provider fails; trying again later",
+# What `list` counts, each a sum of kinds of outcomes, and what it shows also when nobody has it. All fit 80 columns.
+_COLUMNS = {
+    "accepted": ("accepted",),
+    "refused": ("refused",),
+    "left out": ("skipped", "suppressed", "cancelled"),
+    "assumed": ("assumed",),
+    "in doubt": ("in_doubt",),
 }
+_ALWAYS = ("accepted", "refused", "in doubt")
 
 
-def _wait_text(reason: str) -> str:
-    if reason.startswith("domain:"):
-        return f"only mailboxes of the group {reason.removeprefix('domain:')} are left, which waits for a limit"
-    return _WAITS.get(reason, reason)
+def _column(status: Status, name: str) -> int:
+    return sum(status.counts.outcomes[kind] for kind in _COLUMNS[name])
 
 
 @click.command(name="list")
 @with_session
 def list_campaigns(session: Session) -> None:
-    """All campaigns, newest first."""
+    """All campaigns, newest first. Left out: skipped, suppressed and cancelled, where there are any."""
     statuses = all_statuses(session.store)
     if session.as_json:
         print_json([status.as_json() for status in statuses])
@@ -57,18 +58,15 @@ def list_campaigns(session: Session) -> None:
     if not statuses:
         out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
         return
-    columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
-    made = table(*columns, right=columns[2:])
+    shown = [name for name in _COLUMNS if name in _ALWAYS or any(_column(status, name) for status in statuses)]
+    made = table("campaign", "state", "recipients", "done", *shown, right=("recipients", "done", *shown))
     for status in statuses:
-        outcomes = status.counts.outcomes
         made.add_row(
             status.campaign.campaign_id,
             state_text(status.campaign.state),
             number(status.total),
             percent(status.percent),
-            number(outcomes["accepted"]),
-            number(outcomes["refused"]),
-            number(outcomes["in_doubt"]),
+            *(number(_column(status, name)) for name in shown),
         )
     out().print(made)
     unwell = {found.sender: found.health for found in statuses if found.campaign.state not in ENDED}
@@ -132,6 +130,8 @@ def status_view(found: Status) -> RenderableType:
     if campaign.state_reason:
         head.append(f"  {campaign.state_reason}", "dim")
     parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
+    if found.retries is not None:
+        parts.insert(-1, _retries(found.retries))
     parts.append(_two_columns(_outcomes(outcomes), _batches(found)))
     if found.reasons:
         parts += [Text(), reasons_table(found.reasons)]
@@ -174,6 +174,14 @@ def _pace(found: Status) -> Text:
     return Text(" · ".join(pieces), "dim")
 
 
+def _retries(retries: Retried) -> Text:
+    opened = counted(retries.last, "recipient")
+    text = f"round {retries.number}: {opened} opened again by {retries.by}, {moment(retries.at)}"
+    if retries.recipients != retries.last:
+        text += f" · {number(retries.recipients)} in all rounds"
+    return Text(text, "dim")
+
+
 def _outcomes(outcomes: dict[str, int]) -> Table:
     made = table("outcome", "recipients", right=("recipients",))
     for kind, count in outcomes.items():
@@ -183,9 +191,9 @@ def _outcomes(outcomes: dict[str, int]) -> Table:
 
 def reasons_table(reasons: dict[str, int]) -> Table:
     """Why recipients got no letter, the most frequent first."""
-    made = table("no letter because", "recipients", right=("recipients",))
+    made = table("no letter because", "code", "recipients", right=("recipients",))
     for reason, times in reasons.items():
-        made.add_row(reason, number(times))
+        made.add_row(reason_words(reason), Text(reason, "dim"), number(times))
     return made
 
 
@@ -219,13 +227,19 @@ def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
     hints = [
-        f"{counted(count, 'batch', 'batches')}: {_wait_text(reason)}"
+        f"{counted(count, 'batch', 'batches')}: {wait_words(reason)}"
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]
     hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
     if found.health.state != WELL and found.campaign.state not in ENDED:
         hints.append(health_text(found.health))
+    if found.retries is not None and not found.retries.done and found.campaign.state not in (CANCELLING, "cancelled"):
+        hints.append(
+            f"Round {found.retries.number} is not opened whole: the same `sendonce retry` of {found.retries.by} goes on"
+        )
+    if found.campaign.state == COMPLETED and (again := _worth_it(found.reasons or {})):
+        hints.append(f"{counted(again, 'refused recipient')} may do better now: `sendonce retry {name} --failed`")
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
     if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":
@@ -246,3 +260,8 @@ def _hints(found: Status) -> list[str]:
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")
     return hints
+
+
+def _worth_it(reasons: dict[str, int]) -> int:
+    """How many were refused for what passes by itself."""
+    return sum(reasons.get(outcome.reason, 0) for outcome in BY_DEFAULT)

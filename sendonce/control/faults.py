@@ -17,6 +17,10 @@ _MENDS: Final = {
     ("unload", "cancelling"): "its outcomes stay on record; load under another id",
     ("unload", "cancelled"): "its outcomes stay on record; load under another id",
     ("unload", "completed"): "its outcomes stay on record; load under another id",
+    ("retry", "loading"): "its recipients are still being loaded",
+    ("retry", "ready"): "it was never started; `sendonce submit` starts it",
+    ("retry", "cancelling"): "it was cancelled, and that is final; load a new campaign",
+    ("retry", "cancelled"): "it was cancelled, and that is final; load a new campaign",
     ("resume", "ready"): "it was never started; `sendonce submit` starts it",
 }
 
@@ -58,3 +62,15 @@ class WrongState(ControlFault):
         mend = _MENDS.get((action, state), f"a {state} campaign cannot be changed")
         super().__init__(f"cannot {action} campaign {campaign_id}: it is {state}; {mend}")
         self.campaign_id, self.state = campaign_id, state
+
+
+class StreamRetry(ControlFault):
+    """A stream's letters cannot be made again: their variables are wiped as soon as they have an outcome."""
+
+    reason = "stream"
+
+    def __init__(self, campaign_id: str) -> None:
+        super().__init__(
+            f"cannot retry {campaign_id}: it is a stream, and a stream's variables are wiped once they are settled; "
+            "publish a `send` with a new idempotency key"
+        )

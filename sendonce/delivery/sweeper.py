@@ -1,4 +1,6 @@
-"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end.
+"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end,
+
+and bodies and rows of dead letters whose time is over.
 
 Every state of a batch that is not final has a sweeper here, so that nothing is stuck because somebody died. All of
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
@@ -10,6 +12,7 @@ from functools import partial
 
 from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
+from sendonce.control.dead_letters import sweep_dead_letters
 from sendonce.control.progress import aggregate_progress
 from sendonce.delivery import batches, protocol
 from sendonce.delivery.cancellation import sweep_cancelled
@@ -21,6 +24,8 @@ from sendonce.stores.base import Reader, Store
 
 # Batches closed by one look of a campaign that was cancelled or is past its end: a tick stays short, the next goes on.
 CLOSED_AT_ONCE = 200
+# Dead letters erased by one look: each body may have a MiB.
+ERASED_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,11 @@ class Swept:
 
 
 def sweep_lane(store: Store, key: bytes, terms: Terms, policy: Policy, new_id: Callable[[], str]) -> Swept:
-    """Look once at every campaign of a lane that is not over. new_id: a fresh decision id per call."""
+    """Look once at every campaign of a lane that is not over, and at dead letters, of whichever lane, that are too old.
+
+    new_id: a fresh decision id per call.
+    """
+    sweep_dead_letters(store, ERASED_AT_ONCE)
     campaigns = store.read(lambda reader: lane_campaigns(reader, terms.lane))
     total = Swept()
     for campaign in campaigns:
