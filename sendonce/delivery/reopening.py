@@ -28,13 +28,17 @@ from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 
 # Recipients opened in one transaction: it must not hold up claims, nor outgrow a commit (their dead letters and
 # messages are written in it, too).
-SLICE: Final = 1000
+SLICE = 1000
 # When a batch is due of which only some slices are opened: later than the rest of them are, if nobody dies.
 _REST_S: Final = 30.0
 _LOOKED_AT: Final = 500
 # After these outcomes of a request its recipients may have a letter.
 _MAY_HAVE_ARRIVED: Final = (Outcome.ACCEPTED, Outcome.IN_DOUBT, Outcome.ASSUMED)
 _STAGES: Final = ("render", "send")
+
+
+def slice_of(ordinal: int) -> int:
+    return ordinal // SLICE
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Decided:
                 covered = resent.get(row.batch_no, frozenset())
                 resent[row.batch_no] = covered.union(unpack(row.ordinals or b""))
             elif row.kind == rounds.RETRY and orjson.loads(row.reason or "{}")["round"] == number:
-                opened.update((row.batch_no, ordinal // SLICE) for ordinal in unpack(row.ordinals or b""))
+                opened.update((row.batch_no, slice_of(ordinal)) for ordinal in unpack(row.ordinals or b""))
         return cls(resent, frozenset(opened))
 
 
@@ -122,7 +126,7 @@ class Opener:
         wanted = [ordinal for ordinal, outcome in refused_in(batch).items() if outcome in chosen]
         if letters is not None:
             wanted = [ordinal for ordinal in wanted if ordinal in letters]
-        parts = sorted({ordinal // SLICE for ordinal in wanted})
+        parts = sorted({slice_of(ordinal) for ordinal in wanted})
         total = Opening()
         for part in parts:
             rest_s = _REST_S if part != parts[-1] else 0.0
@@ -164,7 +168,7 @@ class Opener:
         refused = {
             ordinal: outcome
             for ordinal, outcome in refused_in(batch).items()
-            if ordinal // SLICE == part and outcome in chosen and (letters is None or ordinal in letters)
+            if slice_of(ordinal) == part and outcome in chosen and (letters is None or ordinal in letters)
         }
         # A new token: somebody owned the batch since the look, so a doubt may have been resent meanwhile.
         if not openable(batch) or batch.token != seen_token:

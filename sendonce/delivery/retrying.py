@@ -17,7 +17,7 @@ from sendonce.control.campaigns import check_retry
 from sendonce.control.faults import ControlFault, UnknownCampaign
 from sendonce.control.progress import aggregate_progress
 from sendonce.control.worth import names_of
-from sendonce.delivery.reopening import SLICE, Decided, Opener, Opening, looked_at, openable, refused_in
+from sendonce.delivery.reopening import Decided, Opener, Opening, looked_at, openable, refused_in, slice_of
 from sendonce.stores.base import Reader, Store, Tx
 from sendonce.stores.opening import store_key
 
@@ -84,7 +84,7 @@ def _plan(reader: Reader, campaign_id: str, chosen: frozenset[Outcome], expires_
             wanted = {
                 ordinal: outcome
                 for ordinal, outcome in refused.items()
-                if outcome in chosen and (batch.batch_no, ordinal // SLICE) not in decisions.opened
+                if outcome in chosen and (batch.batch_no, slice_of(ordinal)) not in decisions.opened
             }
             spared = decisions.resent.get(batch.batch_no, frozenset()).intersection(wanted)
             maybe_reached += len(spared)
