@@ -16,7 +16,7 @@ import orjson
 
 from schemas.elements import DeadLetter
 from schemas.ordinals import unpack
-from schemas.outcomes import Outcome
+from schemas.outcomes import KIND_OF, Outcome
 from schemas.tables import Attempt, Batch, DeadLetterRow, Decision
 from sendonce.control import rounds
 from sendonce.control.campaigns import run_again
@@ -102,8 +102,11 @@ def openable(batch: Batch) -> bool:
     return batch.state in (batches.DONE, batches.PENDING)
 
 
-def refused_in(batch: Batch) -> dict[int, Outcome]:
-    return {ordinal: Outcome(code) for ordinal, code in enumerate(batch.outcomes) if Outcome(code).kind == "refused"}
+def refused_in(batch: Batch, part: Optional[int] = None) -> dict[int, Outcome]:
+    """What each refused recipient of a batch, or of one slice of it, is on record with."""
+    first, last = (0, batch.size) if part is None else (part * SLICE, (part + 1) * SLICE)
+    codes = enumerate(batch.outcomes[first:last], first)
+    return {ordinal: Outcome(code) for ordinal, code in codes if KIND_OF[code] == "refused"}
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,8 @@ class Opener:
             return _from_traces(traces) if again else Opening()
         refused = {
             ordinal: outcome
-            for ordinal, outcome in refused_in(batch).items()
-            if slice_of(ordinal) == part and outcome in chosen and (letters is None or ordinal in letters)
+            for ordinal, outcome in refused_in(batch, part).items()
+            if outcome in chosen and (letters is None or ordinal in letters)
         }
         # A new token: somebody owned the batch since the look, so a doubt may have been resent meanwhile.
         if not openable(batch) or batch.token != seen_token:
