@@ -60,6 +60,8 @@ def list_campaigns(session: Session) -> None:
         return
     shown = [name for name in _COLUMNS if name in _ALWAYS or any(_column(status, name) for status in statuses)]
     made = table("campaign", "state", "recipients", "done", *shown, right=("recipients", "done", *shown))
+    for column in made.columns[1:]:  # a long name is folded, no number is
+        column.no_wrap = True
     for status in statuses:
         made.add_row(
             status.campaign.campaign_id,

@@ -31,7 +31,7 @@ _WORDS: Final = {
     "provider.mailbox_full": "the provider: the mailbox is full",
     "provider.content": "the provider: the letter's content",
     "provider.policy": "the provider: its policy",
-    "provider.too_large": "the provider: the letter is too large",
+    "provider.too_large": "the provider: too large a letter",
     # what batches wait for
     "limit": "waits for a limit",
     "paused": "paused",
