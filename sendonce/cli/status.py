@@ -32,25 +32,19 @@ from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
 from sendonce.control.worth import BY_DEFAULT
 
-# What `list` counts, each a sum of kinds of outcomes, and what it shows also when nobody has it. All fit 80 columns.
-_COLUMNS = {
-    "accepted": ("accepted",),
-    "refused": ("refused",),
-    "left out": ("skipped", "suppressed", "cancelled"),
-    "assumed": ("assumed",),
-    "in doubt": ("in_doubt",),
-}
-_ALWAYS = ("accepted", "refused", "in doubt")
+# What `list` says below its table, of campaigns that have any: more columns do not fit 80.
+_ALSO = ("suppressed", "skipped", "cancelled", "assumed")
 
 
-def _column(status: Status, name: str) -> int:
-    return sum(status.counts.outcomes[kind] for kind in _COLUMNS[name])
+def _also(status: Status) -> str:
+    counts = ((kind, status.counts.outcomes[kind]) for kind in _ALSO)
+    return ", ".join(f"{number(count)} {kind}" for kind, count in counts if count)
 
 
 @click.command(name="list")
 @with_session
 def list_campaigns(session: Session) -> None:
-    """All campaigns, newest first. Left out: skipped, suppressed and cancelled, where there are any."""
+    """All campaigns, newest first. Below: who was suppressed, skipped, cancelled or assumed, where anybody was."""
     statuses = all_statuses(session.store)
     if session.as_json:
         print_json([status.as_json() for status in statuses])
@@ -58,19 +52,25 @@ def list_campaigns(session: Session) -> None:
     if not statuses:
         out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
         return
-    shown = [name for name in _COLUMNS if name in _ALWAYS or any(_column(status, name) for status in statuses)]
-    made = table("campaign", "state", "recipients", "done", *shown, right=("recipients", "done", *shown))
-    for column in made.columns[1:]:  # a long name is folded, no number is
-        column.no_wrap = True
+    columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
+    made = table(*columns, right=columns[2:])
     for status in statuses:
+        outcomes = status.counts.outcomes
         made.add_row(
             status.campaign.campaign_id,
             state_text(status.campaign.state),
             number(status.total),
             percent(status.percent),
-            *(number(_column(status, name)) for name in shown),
+            number(outcomes["accepted"]),
+            number(outcomes["refused"]),
+            number(outcomes["in_doubt"]),
         )
     out().print(made)
+    others = [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status))]
+    if others:
+        out().print()
+        for name, also in others:
+            out().print(Text(f"{name}: {also}", "dim"))
     unwell = {found.sender: found.health for found in statuses if found.campaign.state not in ENDED}
     for health in unwell.values():
         if health.state != WELL:
