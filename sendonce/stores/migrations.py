@@ -19,7 +19,7 @@ class Migration(NamedTuple):
 # A new step goes to the end; a released one never changes.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     Migration(
-        2,
+        version=2,
         sqlite=(
             'CREATE INDEX "dead_letters_by_end" ON "dead_letters" ("expires_at") WHERE "expires_at" IS NOT NULL',
             # Rows without a body had no end: 90 days from now on.

@@ -273,6 +273,36 @@ def test_every_version_has_its_step() -> None:
     assert [step.version for step in migrations.MIGRATIONS] == list(range(2, SCHEMA_VERSION + 1))
 
 
+def schema_of(path: Path) -> tuple[dict[str, set[Any]], set[str]]:
+    """The columns of each table (name, type, not null, place in the key), and the indexes, whatever their order."""
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {
+            name: {(row[1], row[2], row[3], row[5]) for row in connection.execute(f"PRAGMA table_info({name})")}
+            for name in tables
+        }
+        indexes = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index'") if sql}
+    return columns, indexes
+
+
+def test_a_store_of_the_first_release_migrates_to_what_a_new_store_is(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    first = (Path(__file__).parent / "golden" / "sqlite-1.sql").read_text()
+    with closing(sqlite3.connect(old)) as connection:
+        connection.executescript(first)
+        facts = [("schema_version", b"1"), ("environment", b"test"), ("clock", b"0"), ("pace", b"0 0 -")]
+        connection.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", [*facts, ("key", b"k" * 32)])
+        connection.commit()
+    init_store(f"sqlite:///{new}").close()
+
+    assert migrate_store(f"sqlite:///{old}") == (1, SCHEMA_VERSION)
+
+    assert schema_of(old) == schema_of(new)
+    migrated = open_store(f"sqlite:///{old}")
+    put(migrated, batch(0))
+    assert everything(migrated, Batch) == [batch(0)]
+
+
 @pytest.mark.parametrize("use", [init_store, open_store, migrate_store])
 def test_a_store_of_a_newer_release_is_refused_with_both_versions_and_the_mend(
     use: Callable[[str], Any], url: str, path: Path

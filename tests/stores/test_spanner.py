@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,42 @@ def test_a_migration_runs_once_and_again_after_a_kill(url: str, monkeypatch: pyt
     store = open_store(url)
     store.transact(lambda tx: tx.put(Meta("schema_version", str(SCHEMA_VERSION).encode())), tag="test")
     assert migrate_store(url) == (SCHEMA_VERSION, SCHEMA_VERSION + 1)
+
+
+def test_a_store_of_the_first_release_migrates_to_what_a_new_store_is(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = next(_numbers)
+    old = f"spanner://sendonce-test/tests-{number // 90}/store-{number}"
+    first = (Path(__file__).parent / "golden" / "spanner-1.sql").read_text()
+    statements = [statement for statement in first.split(";\n") if statement.strip()]
+    monkeypatch.setattr("sendonce.stores.spanner_opening.spanner_ddl", lambda: statements)
+    monkeypatch.setattr("sendonce.stores.spanner_opening.SCHEMA_VERSION", 1)
+    with pytest.raises(StoreRefused, match="run `sendonce migrate`"):
+        init_store(old)
+
+    assert migrate_store(old) == (1, SCHEMA_VERSION)
+    killed_before_the_version = Meta("schema_version", b"1")
+    open_store(old).transact(lambda tx: tx.put(killed_before_the_version), tag="test")
+    assert migrate_store(old) == (1, SCHEMA_VERSION)
+
+    assert schema_of(old) == schema_of(url)
+
+
+def schema_of(url: str) -> list[list[Any]]:
+    place = place_of(url)
+    client = spanner.Client(project=place.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    database = client.instance(place.instance).database(place.database)
+    found = []
+    for query in (
+        "SELECT table_name, column_name, spanner_type, is_nullable FROM information_schema.columns "
+        "WHERE table_schema = '' ORDER BY 1, 2",
+        "SELECT table_name, index_name, is_unique, is_null_filtered FROM information_schema.indexes "
+        "WHERE table_schema = '' ORDER BY 1, 2",
+    ):
+        with database.snapshot() as snapshot:
+            found += list(snapshot.execute_sql(query))
+    return found
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
