@@ -41,18 +41,20 @@ def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
     The id is made of what went wrong and where, not of when: a bundle that runs again writes the same rows, and a row
     that is there already stays as it is. Only one that was replayed is open again: it went wrong once more.
     """
-    by_id = {dead_letter_id(letter): letter for letter in letters}
-    if not by_id:
+    known = list(letters)
+    if not known:
         return 0
+    return store.transact(lambda tx: put_dead_letters(tx, known), tag="dead_letters")
 
-    def work(tx: Tx) -> int:
-        now = tx.now()
-        held = {name: tx.get(DeadLetterRow, name) for name in by_id}
-        new = [_row(name, by_id[name], now) for name, row in held.items() if row is None or row.state == REPLAYED]
-        tx.put(*new)
-        return len(new)
 
-    return store.transact(work, tag="dead_letters")
+def put_dead_letters(tx: Tx, letters: Iterable[DeadLetter]) -> int:
+    """The same inside a transaction: for what fails together with what the transaction does."""
+    by_id = {dead_letter_id(letter): letter for letter in letters}
+    now = tx.now()
+    held = {name: tx.get(DeadLetterRow, name) for name in by_id}
+    new = [_row(name, by_id[name], now) for name, row in held.items() if row is None or row.state == REPLAYED]
+    tx.put(*new)
+    return len(new)
 
 
 @dataclass(frozen=True)
