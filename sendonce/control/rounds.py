@@ -5,6 +5,7 @@ and for which reasons; one for each batch and reason (`retry`) says who was open
 a step that runs again finds its own row.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -129,12 +130,15 @@ def retried(reader: Reader, campaign_id: str) -> Optional[Retried]:
     rounds = rounds_of(reader, campaign_id)
     if not rounds:
         return None
-    last, in_last, in_all = rounds[-1], 0, 0
+    opened: Counter[int] = Counter()
     for row in _retries(reader, campaign_id):
-        opened = int.from_bytes(row.ordinals or b"", "little").bit_count()
-        in_all += opened
-        in_last += opened if orjson.loads(row.reason or "{}")["round"] == last.number else 0
-    return Retried(last.number, last.at, last.by, last.done, in_last, in_all)
+        opened[orjson.loads(row.reason or "{}")["round"]] += int.from_bytes(row.ordinals or b"", "little").bit_count()
+    # A round in which nobody could be opened (all were under way, say) is nothing to tell of.
+    told = [one for one in rounds if opened[one.number] or not one.done]
+    if not told:
+        return None
+    last = told[-1]
+    return Retried(last.number, last.at, last.by, last.done, opened[last.number], opened.total())
 
 
 def _retries(reader: Reader, campaign_id: str) -> list[Decision]:

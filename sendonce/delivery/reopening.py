@@ -111,6 +111,8 @@ def refused_in(batch: Batch, part: Optional[int] = None) -> dict[int, Outcome]:
 
 @dataclass(frozen=True)
 class Opener:
+    """Opens batches of one campaign for one round. expires_at: the campaign's new end, if it gets one."""
+
     store: Store
     key: bytes
     campaign_id: str
@@ -185,10 +187,10 @@ class Opener:
         if not refused:
             return Opening(maybe_reached=len(spared))
         now = tx.now()
-        people = protocol.messages_of(tx, self.key, batch, refused)
+        names = protocol.messages_of(tx, self.key, batch, refused)
         run_again(tx, self.campaign_id, self.by, expires_at=self.expires_at)
         due_at = now + timedelta(seconds=rest_s)
-        protocol.reopen(tx, batch, refused, people, self.number, self.by, due_at, name)
+        protocol.reopen(tx, batch, refused, names, self.number, self.by, due_at, name)
         tx.put(*(settled(row, REPLAYED, now, self.by) for row in dead if row.state == OPEN))
         return Opening(dict(Counter(refused.values())), 0, 0, len(spared))
 

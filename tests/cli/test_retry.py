@@ -1,5 +1,6 @@
 """`sendonce retry`: says whom it opens and whom it leaves, asks, and is shown in status and outcome."""
 
+import io
 from collections.abc import Mapping
 
 import pytest
@@ -136,3 +137,18 @@ def test_list_says_who_was_left_out_or_assumed_where_anybody_was(store: Store, s
     assert shown.widest <= 80
     assert f"{name}: 2 suppressed, 1 skipped, 1 assumed" in shown.out.splitlines()
     assert "spring:" not in shown.out
+
+
+@pytest.mark.parametrize(("says", "code", "opened"), [("y\n", 0, 1), ("n\n", 1, 0)])
+def test_at_a_terminal_it_asks_and_no_is_no(
+    store: Store, sendonce: Call, monkeypatch: pytest.MonkeyPatch, says: str, code: int, opened: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    sent(store, {1: FULL})
+    monkeypatch.setattr("sys.stdin", Terminal(says))
+    answer = sendonce("retry", "spring", "--failed")
+    assert "Send again to 1 recipient of spring, as round 1?" in answer.err
+    assert (answer.code, batch_row(store, "spring", 0).n_open) == (code, opened)

@@ -21,6 +21,7 @@ from sendonce.control.dead_letters import (
     sweep_dead_letters,
     write_dead_letters,
 )
+from sendonce.control.status import campaign_status
 from sendonce.delivery import reopening
 from sendonce.delivery.replay import Replay, replay
 from sendonce.senders.base import Reply, Verdict
@@ -320,3 +321,10 @@ def test_another_campaign_of_the_same_shape_is_not_touched(world: World) -> None
     outcomes(world.store, "autumn", 0, {0: FULL})
     replay(world.store, dead(world, person(0)), "ann", named=True)
     assert Outcome(world.batch(0, "autumn").outcomes[0]) is FULL
+
+
+def test_a_round_in_which_nobody_could_be_opened_is_not_told_of(world: World) -> None:
+    world.campaign([1])
+    outcomes(world.store, CAMPAIGN, 0, {0: FULL}, state="sending")
+    ((done, _),) = did(replay(world.store, dead(world, person(0)), "ann", named=True))
+    assert (done, campaign_status(world.store, CAMPAIGN).retries) == (False, None)

@@ -489,10 +489,31 @@ def test_a_large_batch_is_opened_in_slices_and_due_when_all_are(world: World, mo
 
     monkeypatch.setattr(world.store, "transact", transact)
     assert again(world).recipients == 5
-    assert due == [False, False, False]
+    assert due == [False, False, True]
     assert (len(retries(world)), world.kinds()) == (3, "ooooo")
+
+
+def test_killed_between_two_slices_the_batch_is_sent_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reopening, "SLICE", 2)
+    completed(world, [5], dict.fromkeys(range(5), FULL))
+    real = world.store.transact
+
+    def transact(work: Any, *, tag: str) -> Any:
+        if retries(world):
+            raise Killed
+        return real(work, tag=tag)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "transact", transact)
+        with pytest.raises(Killed):
+            again(world)
+    assert (world.kinds(), world.plan_due()) == ("oorrr", False)
     world.pass_s(31)
     assert world.plan_due()
+    assert again(world).recipients == 3
+    assert world.kinds() == "ooooo"
 
 
 def test_no_tick_can_end_a_campaign_that_is_being_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
