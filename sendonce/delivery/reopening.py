@@ -91,6 +91,7 @@ def looked_at(store: Store, campaign_id: str, batch_nos: Sequence[int]) -> Itera
     def look(reader: Reader, some: Sequence[int]) -> list[tuple[Batch, frozenset[int]]]:
         resent = Decided.of(reader, campaign_id, 0).resent
         found = reader.get_many(Batch, [batch_key(campaign_id, batch_no) for batch_no in some])
+        found.sort(key=lambda batch: batch.batch_no)
         return [(batch, resent.get(batch.batch_no, frozenset())) for batch in found]
 
     for start in range(0, len(batch_nos), _LOOKED_AT):

@@ -115,12 +115,13 @@ def _reopen(
             worth.append(letter)
     if not worth:
         return told
+    ended = ""
     try:
         reopen_letters(store, campaign_id, worth, by, progress=progress)
-    except ControlFault as fault:
-        return [*told, *(Replay(letter, False, str(fault)) for letter in worth)]
+    except ControlFault as fault:  # perhaps in the middle: somebody cancelled the campaign
+        ended = str(fault)
     for some in _chunks(worth):
-        told += _after(store, some, by)
+        told += _after(store, some, by, ended)
     return told
 
 
@@ -148,26 +149,24 @@ def _obstacle(row: DeadLetterRow | None, outcome: Outcome | None, named: bool) -
     if outcome not in WORTH:
         return f"the recipient is {outcome.reason or outcome.kind} now: {NEVER[outcome.kind]}"
     worth = WORTH[outcome]
-    return (
-        ""
-        if worth.by_default or named
-        else f"{outcome.reason}: {worth.why} (--reason or an id replays it all the same)"
-    )
+    if worth.by_default or named:
+        return ""
+    return f"{outcome.reason}: {worth.why} (--reason or an id replays it all the same)"
 
 
-def _after(store: Store, letters: Sequence[DeadLetterRow], by: str) -> list[Replay]:
-    """What became of letters whose recipients were to be opened."""
+def _after(store: Store, letters: Sequence[DeadLetterRow], by: str, ended: str) -> list[Replay]:
+    """What became of letters whose recipients were to be opened. ended: why the rest were not, if that is known."""
     rows, owners = _rows(store, letters), _batches(store, letters)
     told = []
     for letter in letters:
         row = rows.get(letter.dead_letter_id)
-        if row is not None and row.state == REPLAYED:
-            told.append(
-                Replay(letter, row.settled_by == by, "open again" if row.settled_by == by else _settled_before(row))
-            )
+        if row is not None and row.state != OPEN:
+            mine = row.state == REPLAYED and row.settled_by == by
+            told.append(Replay(letter, mine, "open again" if mine else _settled_before(row)))
             continue
         batch = owners.get(letter.batch_no)
-        told.append(Replay(letter, False, _REACHED if batch is not None and openable(batch) else _UNDER_WAY))
+        left = _REACHED if batch is not None and openable(batch) else _UNDER_WAY
+        told.append(Replay(letter, False, ended or left))
     return told
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.tables import Switch
+from schemas.tables import SCHEMA_VERSION, Switch
 from sendonce.rendering.catalogue import manifest_of
 from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
@@ -103,7 +103,7 @@ def test_config_show_works_without_a_store(sendonce: Call) -> None:
 
 
 def test_migrate_says_from_where_to_where(sendonce: Call, store: Store) -> None:
-    assert sendonce("migrate", "--json").json == {"from": 1, "to": 1}
+    assert sendonce("migrate", "--json").json == {"from": SCHEMA_VERSION, "to": SCHEMA_VERSION}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from schemas.ordinals import pack
 from schemas.outcomes import Outcome
 from schemas.tables import DeadLetterRow, Decision
 from sendonce.control import suppressions
+from sendonce.control.campaigns import begin_cancel
 from sendonce.control.dead_letters import (
     DROPPED,
     STATES,
@@ -328,3 +329,18 @@ def test_a_round_in_which_nobody_could_be_opened_is_not_told_of(world: World) ->
     outcomes(world.store, CAMPAIGN, 0, {0: FULL}, state="sending")
     ((done, _),) = did(replay(world.store, dead(world, person(0)), "ann", named=True))
     assert (done, campaign_status(world.store, CAMPAIGN).retries) == (False, None)
+
+
+def test_a_cancel_in_the_middle_leaves_the_rest_and_says_so(world: World) -> None:
+    world.campaign([1, 1])
+    for batch_no in (0, 1):
+        outcomes(world.store, CAMPAIGN, batch_no, {0: FULL})
+    letters = dead(world, person(0), person(0, batch_no=1))
+
+    def cancel(done: int) -> None:
+        if world.campaign_row().state == "running":
+            begin_cancel(world.store, CAMPAIGN, "bob")
+
+    left, done = sorted(did(replay(world.store, letters, "ann", named=True, progress=cancel)))
+    assert done == (True, "open again")
+    assert (left[0], "it is cancelling" in left[1]) == (False, True)
