@@ -12,7 +12,8 @@ from sendonce.cli.output import counted, err, kind_text, moment, out, print_json
 from sendonce.cli.session import Session, with_session
 from sendonce.cli.words import reason_words
 from sendonce.control.export import export_csv, export_ndjson
-from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes, recipient_rounds
+from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recipient_outcomes
+from sendonce.control.rounds import reopened_of
 
 
 @click.command()
@@ -22,7 +23,7 @@ from sendonce.control.outcomes import RecipientOutcome, recipient_outcome, recip
 def outcome(session: Session, campaign: str, recipient: str) -> None:
     """What became of one RECIPIENT (its recipient_id) of CAMPAIGN, and which requests carried it."""
     found, attempts = recipient_outcome(session.store, campaign, recipient)
-    rounds = recipient_rounds(session.store, found, campaign)
+    rounds = session.store.read(lambda reader: reopened_of(reader, campaign, found.batch, found.ordinal))
     if session.as_json:
         requests = [
             {

@@ -10,7 +10,6 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Campaign, OutboundMessage, Recipient
 from sendonce.control.faults import UnknownCampaign, UnknownRecipient
-from sendonce.control.rounds import Reopened, reopened_of
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 from sendonce.stores.opening import store_key
@@ -80,11 +79,6 @@ def recipient_outcome(store: Store, campaign_id: str, recipient_id: str) -> tupl
         return _outcome(key, batch, person, message, carried), carried
 
     return store.read(look)
-
-
-def recipient_rounds(store: Store, found: RecipientOutcome, campaign_id: str) -> list[Reopened]:
-    """The rounds of retries in which a recipient was opened again, oldest first."""
-    return store.read(lambda reader: reopened_of(reader, campaign_id, found.batch, found.ordinal))
 
 
 def recipient_outcomes(store: Store, campaign_id: str) -> Iterator[RecipientOutcome]:

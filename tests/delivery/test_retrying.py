@@ -20,7 +20,8 @@ from sendonce.control.campaigns import begin_cancel, pause, resume
 from sendonce.control.dead_letters import write_dead_letters
 from sendonce.control.expiry import NEVER, PastEnd, end_of, with_end
 from sendonce.control.faults import StreamRetry, UnknownCampaign, WrongState
-from sendonce.control.outcomes import recipient_outcome, recipient_rounds
+from sendonce.control.outcomes import recipient_outcome
+from sendonce.control.rounds import reopened_of
 from sendonce.control.status import campaign_status
 from sendonce.control.triggers import Trigger, apply_trigger
 from sendonce.control.worth import BY_DEFAULT, WORTH, NeverAgain, UnknownReason, chosen_reasons
@@ -146,7 +147,7 @@ def test_who_fails_again_can_be_opened_in_a_second_round(world: World) -> None:
     assert again(world, by="bob").recipients == 1
     person = world.people(world.batch())[0]
     found, _ = recipient_outcome(world.store, CAMPAIGN, person.recipient_id)
-    history = recipient_rounds(world.store, found, CAMPAIGN)
+    history = world.store.read(lambda reader: reopened_of(reader, CAMPAIGN, found.batch, found.ordinal))
     assert [(one.number, one.was, one.by) for one in history] == [
         (1, "provider.mailbox_full", "ann"),
         (2, "provider.mailbox_full", "bob"),
