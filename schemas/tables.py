@@ -436,11 +436,18 @@ class Progress:
 @table(
     "dead_letters",
     key=("dead_letter_id",),
-    indexes=(Index("dead_letters_by_campaign", ("campaign_id", "stage", "at")),),
+    indexes=(
+        Index("dead_letters_by_campaign", ("campaign_id", "stage", "at")),
+        Index("dead_letters_by_end", ("expires_at",), null_filtered=True),
+    ),
 )
 @dataclass(frozen=True)
 class DeadLetterRow:
-    """What could not be processed, and why. `body` is the raw input: only here, and only until `expires_at`."""
+    """What could not be processed, and why. state: open, replayed or dropped, by whom and when.
+
+    `body` is the raw input of a trigger: only here, and only until `expires_at`, or until the row is settled. Without a
+    body, `expires_at` is when the row itself goes.
+    """
 
     dead_letter_id: Word
     stage: Word
@@ -479,7 +486,11 @@ class TriggerRow:
 @table("decisions", key=("decision_id",), indexes=(Index("decisions_by_campaign", ("campaign_id", "at")),))
 @dataclass(frozen=True)
 class Decision:
-    """Somebody, or a lane's policy, decided what no proof settled. kind: resend, assume, hold, retry, cancel."""
+    """Somebody, or a lane's policy, decided what no proof settled. kind: resend, assume, hold, retry, cancel.
+
+    A retry opens refused `ordinals` of a batch again; its reason is JSON `{"round", "reason"}`. A retry_round, with
+    JSON `{"round", "reasons", "done"}`, says which round of its campaign was begun, and whether all of it is opened.
+    """
 
     decision_id: Word
     campaign_id: Id

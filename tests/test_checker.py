@@ -681,7 +681,50 @@ def test_open_and_doubtful_outcomes_may_change_and_a_retry_may_reopen(world: Wor
     world.change(Batch, 0, outcomes=bytes((2, 2, 64)))
     assert changes(before, world.records()) == []
     world.change(Batch, 0, outcomes=bytes((2, 2, 0)), round=1)
+    assert [violation.invariant for violation in changes(before, world.records())] == ["I10"]
+    world.rows[Decision].append(retry(0, [2]))
+    world.rows[OutboundMessage] = [row for row in world.rows[OutboundMessage] if row.outcome != 64]
     assert changes(before, world.records()) == []
+
+
+def test_a_retry_excuses_nobody_who_was_accepted(world: World) -> None:
+    before = world.records()
+    world.change(Batch, 0, outcomes=bytes((0, 2, 64)), round=1)
+    world.rows[Decision].append(retry(0, [0]))
+    assert [violation.invariant for violation in changes(before, world.records())] == ["I10"]
+    again = replace(world.letters[0], attempt_id="A9", at=second(30))
+    world.letters.append(again)
+    assert "I2" in world.judge().broken
+
+
+def test_a_round_opened_before_is_no_leave_for_the_next(world: World) -> None:
+    world.rows[Decision].append(retry(0, [2]))
+    before = world.records()
+    world.change(Batch, 0, outcomes=bytes((2, 2, 0)), round=1)
+    assert [violation.invariant for violation in changes(before, world.records())] == ["I10"]
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        [("provider.refused", [2], 1)],  # its batch is of no round
+        [("exhausted", [2], 0), ("render.error", [2], 0)],
+        [("exhausted", [], 0)],
+        [("", [2], 0)],
+        [("suppressed.bounced", [2], 0)],
+    ],
+)
+def test_a_retry_that_is_not_as_it_should_be(world: World, decisions: list[tuple[str, list[int], int]]) -> None:
+    for number, (reason, opened, round_no) in enumerate(decisions):
+        world.rows[Decision].append(retry(0, opened, reason=reason, round_no=round_no, name=f"d{number}"))
+    assert world.judge().broken == {"I10"}
+
+
+def retry(
+    batch_no: int, opened: list[int], *, reason: str = "exhausted", round_no: int = 1, name: str = "d"
+) -> Decision:
+    said = f'{{"round": {round_no}, "reason": "{reason}"}}'
+    return Decision(name, "spring", "retry", second(10), "ann", batch_no, None, ordinals.pack(opened), said)
 
 
 def test_findings_name_no_address(world: World) -> None:

@@ -11,9 +11,11 @@ from rich.text import Text
 
 from sendonce.cli.output import counted, err, kind_text, moment, out, print_json, table
 from sendonce.cli.session import Session, with_session
+from sendonce.cli.words import reason_words
 from sendonce.control.campaigns import get_campaign
 from sendonce.control.export import export_csv, export_ndjson
 from sendonce.control.outcomes import Carried, RecipientOutcome, outcomes_of, recipient_outcomes
+from sendonce.control.rounds import Reopened, reopened_of
 from sendonce.control.stream_names import STREAM
 
 
@@ -28,8 +30,10 @@ def outcome(session: Session, campaign: str, recipient: str) -> None:
     """
     found = outcomes_of(session.store, campaign, recipient)
     newest = found[-1]
+    place = newest.outcome.batch, newest.outcome.ordinal
+    rounds = session.store.read(lambda reader: reopened_of(reader, campaign, *place))
     if session.as_json:
-        whole = {"campaign": campaign, **_as_json(newest)}
+        whole = {"campaign": campaign, **_as_json(newest), "rounds": [one.as_json() for one in rounds]}
         if newest.outcome.idempotency_key is not None:
             whole["sends"] = [_as_json(one) for one in found]
         print_json(whole)
@@ -37,7 +41,7 @@ def outcome(session: Session, campaign: str, recipient: str) -> None:
     for number, one in enumerate(found):
         if number:
             out().print()
-        _show(one)
+        _show(one, rounds)
 
 
 def _as_json(found: Carried) -> dict[str, Any]:
@@ -57,8 +61,14 @@ def _as_json(found: Carried) -> dict[str, Any]:
     return {**found.outcome.as_json(), "requests": requests}
 
 
-def _show(found: Carried) -> None:
+def _show(found: Carried, rounds: list[Reopened]) -> None:
     out().print(_facts(found.outcome))
+    if rounds:
+        rounds_table = table("round", "opened again", "by", "was refused because", right=("round",))
+        for one in rounds:
+            rounds_table.add_row(str(one.number), moment(one.at), one.by, reason_words(one.was))
+        out().print()
+        out().print(rounds_table)
     if found.attempts:
         requests_table = table("request", "verdict", "finished", "provider")
         for attempt in found.attempts:
@@ -74,7 +84,7 @@ def _facts(found: RecipientOutcome) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row("outcome", kind_text(found.outcome))
     if found.reason:
-        grid.add_row("reason", found.reason)
+        grid.add_row("reason", f"{reason_words(found.reason)} ({found.reason})")
     if found.detail:
         grid.add_row("detail", found.detail)
     grid.add_row("when", moment(found.at))

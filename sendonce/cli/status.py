@@ -23,34 +23,32 @@ from sendonce.cli.output import (
 )
 from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, WrongCall, with_session
-from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
+from sendonce.cli.words import reason_words, wait_words
+from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
+from sendonce.control.rounds import Retried
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
 from sendonce.control.stream_names import STREAM, day_ends
+from sendonce.control.worth import BY_DEFAULT
 
-_WAITS = {
-    "limit": "waits for a limit",
-    "paused": "paused",
-    "halted": "halted",
-    "sender_halted": "wait for a halted sender",
-    "stopped": "stopped by a person",
-    "throttled": "the provider asked to slow down",
-    "breaker_open": "the provider fails; trying again later",
-}
+# What `list` says below its table, of campaigns that have any: more columns do not fit 80.
+_ALSO = ("suppressed", "skipped", "cancelled", "assumed")
 
 
-def _wait_text(reason: str) -> str:
-    if reason.startswith("domain:"):
-        return f"only mailboxes of the group {reason.removeprefix('domain:')} are left, which waits for a limit"
-    return _WAITS.get(reason, reason)
+def _also(status: Status) -> str:
+    counts = ((kind, status.counts.outcomes[kind]) for kind in _ALSO)
+    return ", ".join(f"{number(count)} {kind}" for kind, count in counts if count)
 
 
 @click.command(name="list")
 @with_session
 def list_campaigns(session: Session) -> None:
-    """All campaigns, newest first, and the streams of sends: one for each template, priority and day."""
+    """All campaigns, newest first, and the streams of sends: one for each template, priority and day.
+
+    Below: who was suppressed, skipped, cancelled or assumed, where anybody was.
+    """
     statuses = all_statuses(session.store)
     if session.as_json:
         print_json([status.as_json() for status in statuses])
@@ -73,6 +71,11 @@ def list_campaigns(session: Session) -> None:
             number(outcomes["in_doubt"]),
         )
     out().print(made)
+    others = [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status))]
+    if others:
+        out().print()
+        for name, also in others:
+            out().print(Text(f"{name}: {also}", "dim"))
     unwell = {found.sender: found.health for found in statuses if found.campaign.state not in ENDED}
     for health in unwell.values():
         if health.state != WELL:
@@ -134,6 +137,8 @@ def status_view(found: Status) -> RenderableType:
     if campaign.state_reason:
         head.append(f"  {campaign.state_reason}", "dim")
     parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
+    if found.retries is not None:
+        parts.insert(-1, _retries(found.retries))
     parts.append(_two_columns(_outcomes(outcomes), _batches(found)))
     if found.reasons:
         parts += [Text(), reasons_table(found.reasons)]
@@ -176,6 +181,14 @@ def _pace(found: Status) -> Text:
     return Text(" · ".join(pieces), "dim")
 
 
+def _retries(retries: Retried) -> Text:
+    opened = counted(retries.last, "recipient")
+    text = f"round {retries.number}: {opened} opened again by {retries.by}, {moment(retries.at)}"
+    if retries.recipients != retries.last:
+        text += f" · {number(retries.recipients)} in all rounds"
+    return Text(text, "dim")
+
+
 def _outcomes(outcomes: dict[str, int]) -> Table:
     made = table("outcome", "recipients", right=("recipients",))
     for kind, count in outcomes.items():
@@ -185,9 +198,9 @@ def _outcomes(outcomes: dict[str, int]) -> Table:
 
 def reasons_table(reasons: dict[str, int]) -> Table:
     """Why recipients got no letter, the most frequent first."""
-    made = table("no letter because", "recipients", right=("recipients",))
+    made = table("no letter because", "code", "recipients", right=("recipients",))
     for reason, times in reasons.items():
-        made.add_row(reason, number(times))
+        made.add_row(reason_words(reason), Text(reason, "dim"), number(times))
     return made
 
 
@@ -221,13 +234,19 @@ def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
     hints = [
-        f"{counted(count, 'batch', 'batches')}: {_wait_text(reason)}"
+        f"{counted(count, 'batch', 'batches')}: {wait_words(reason)}"
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state
     ]
     hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
     if found.health.state != WELL and found.campaign.state not in ENDED:
         hints.append(health_text(found.health))
+    if found.retries is not None and not found.retries.done and found.campaign.state not in (CANCELLING, "cancelled"):
+        hints.append(
+            f"Round {found.retries.number} is not opened whole: the same `sendonce retry` of {found.retries.by} goes on"
+        )
+    if found.campaign.state == COMPLETED and (again := _worth_it(found.reasons or {})):
+        hints.append(f"{counted(again, 'refused recipient')} may do better now: `sendonce retry {name} --failed`")
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
     if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":
@@ -252,3 +271,8 @@ def _hints(found: Status) -> list[str]:
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")
     return hints
+
+
+def _worth_it(reasons: dict[str, int]) -> int:
+    """How many were refused for what passes by itself."""
+    return sum(reasons.get(outcome.reason, 0) for outcome in BY_DEFAULT)

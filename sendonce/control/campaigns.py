@@ -1,6 +1,6 @@
-"""What may be done with a campaign, and its states: submit, pause, resume, cancel.
+"""What may be done with a campaign, and its states: submit, pause, resume, cancel, retry.
 
-    loading → ready → running ⇄ paused | halted → completed
+    loading → ready → running ⇄ paused | halted → completed ─ retry → running
                  └───────┴──── cancel ────┴→ cancelling → cancelled
 
 Each function is one transaction, may be called any number of times, and is the same for a trigger, the command line
@@ -15,10 +15,10 @@ from typing import Final, Optional
 
 from schemas.tables import Campaign, Decision
 from sendonce.control.early_cancels import take_early_cancel
-from sendonce.control.expiry import check_end, end_of, with_end
-from sendonce.control.faults import UnknownCampaign, WrongState
-from sendonce.control.guards import start_obstacle
-from sendonce.stores.base import Store, Tx
+from sendonce.control.expiry import PastEnd, check_end, end_of, with_end
+from sendonce.control.faults import NotForStreams, UnknownCampaign, WrongState
+from sendonce.control.guards import campaign_obstacle, start_obstacle
+from sendonce.stores.base import Reader, Store, Tx
 
 LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
 COMPLETED, CANCELLING, CANCELLED = "completed", "cancelling", "cancelled"
@@ -88,6 +88,41 @@ def begin_cancel(store: Store, campaign_id: str, by: str, *, seq: Optional[int] 
     `delivery.cancellation.cancel` also closes the batches. UnknownCampaign; WrongState for a completed campaign.
     """
     return _move(store, campaign_id, by, seq, "cancel", _CANCEL)
+
+
+def check_retry(reader: Reader, campaign: Campaign, expires_at: Optional[datetime] = None) -> Campaign:
+    """The campaign as a retry would have it: with another end, if `expires_at` names one.
+
+    WrongState for one that was never submitted, or is cancelled; BadEnd; NotReady as for `submit`, and PastEnd.
+    """
+    if campaign.state not in (RUNNING, PAUSED, HALTED, COMPLETED):
+        raise WrongState(campaign.campaign_id, campaign.state, "retry")
+    if campaign.kind == "stream":
+        raise NotForStreams(campaign.campaign_id, "retry")
+    if expires_at is not None:
+        check_end(expires_at, reader.now())
+        campaign = with_end(campaign, expires_at)
+    end = end_of(campaign)
+    if end is not None and end <= reader.now():
+        raise PastEnd(campaign.campaign_id, end)
+    if (obstacle := campaign_obstacle(reader, campaign)) is not None:
+        raise obstacle
+    return campaign
+
+
+def run_again(tx: Tx, campaign_id: str, by: str, *, expires_at: Optional[datetime] = None) -> None:
+    """In the transaction that opens recipients of a campaign again: completed → running; other states stay.
+
+    UnknownCampaign, and what `check_retry` raises.
+    """
+    found = tx.get(Campaign, campaign_id)
+    if found is None:
+        raise UnknownCampaign(campaign_id)
+    row = check_retry(tx, found, expires_at)
+    if row.state == COMPLETED:
+        row = replace(row, state=RUNNING, changed_at=tx.now(), changed_by=by, finished_at=None, state_reason=None)
+    if row != found:
+        tx.put(row)
 
 
 def get_campaign(store: Store, campaign_id: str) -> Campaign:

@@ -27,6 +27,18 @@ class BadEnd(ControlFault):
     reason = "bad_expires"
 
 
+class PastEnd(BadEnd):
+    """A retry of a campaign whose end is past: nobody would get a letter."""
+
+    reason = "expired"
+
+    def __init__(self, campaign_id: str, end: datetime) -> None:
+        super().__init__(
+            f"cannot retry campaign {campaign_id}: its end ({text_of(end)}) is past, so nobody would get a letter; "
+            "--expires TIME gives it a later one, --expires never none"
+        )
+
+
 def read_end(text: str) -> datetime:
     """The moment that somebody wrote: ISO 8601 with an offset or `Z`, or a local time and the name of its zone.
 

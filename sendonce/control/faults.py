@@ -17,6 +17,10 @@ _MENDS: Final = {
     ("unload", "cancelling"): "its outcomes stay on record; load under another id",
     ("unload", "cancelled"): "its outcomes stay on record; load under another id",
     ("unload", "completed"): "its outcomes stay on record; load under another id",
+    ("retry", "loading"): "its recipients are still being loaded",
+    ("retry", "ready"): "it was never started; `sendonce submit` starts it",
+    ("retry", "cancelling"): "it was cancelled, and that is final; load a new campaign",
+    ("retry", "cancelled"): "it was cancelled, and that is final; load a new campaign",
     ("resume", "ready"): "it was never started; `sendonce submit` starts it",
 }
 

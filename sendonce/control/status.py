@@ -11,6 +11,7 @@ from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.jobs import BEATS_S, seen_jobs
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate, quick_count
+from sendonce.control.rounds import Retried, retried
 from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.control.stream_names import STREAM
@@ -36,8 +37,8 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. health: of its sender. oldest_due and reasons: None
-    unless looked at in full.
+    outcome. stops: what keeps its lane or sender from sending. health: of its sender. oldest_due, reasons
+    and retries: None unless looked at in full; retries: None without any.
     """
 
     campaign: Campaign
@@ -55,6 +56,7 @@ class Status:
     stops: list[Stop]
     sender: str
     health: SenderHealth
+    retries: Optional[Retried] = None
 
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
@@ -83,6 +85,7 @@ class Status:
             "in_doubt": outcomes["in_doubt"],
             "open": outcomes["open"],
             "reasons": self.reasons,
+            "retries": self.retries.as_json() if self.retries else None,
             "percent": self.percent,
             "rate_per_s": None if self.rate_per_s is None else round(self.rate_per_s, 2),
             "eta_minutes": None if self.eta_s is None else round(self.eta_s / 60, 2),
@@ -149,6 +152,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
         health=sender_health(reader, sender, now),
+        retries=retried(reader, campaign.campaign_id) if in_full else None,
     )
 
 

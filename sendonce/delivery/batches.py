@@ -113,6 +113,28 @@ def finished(batch: Batch, now: datetime, state: str = DONE) -> Batch:
     )
 
 
+def reopened(batch: Batch, ordinals: Iterable[int], round_no: int, due_at: datetime) -> Batch:
+    """Open again, as part of a retry's round. FinalOutcome unless each ordinal is refused: only those got no letter.
+
+    A batch that was done, or of which the same round opened a part just before, is due at `due_at`. Another that waits
+    goes on waiting, unless it waits for a mailbox group: the others of it need not.
+    """
+    outcomes = bytearray(batch.outcomes)
+    for ordinal in ordinals:
+        before = Outcome(outcomes[ordinal])
+        if before.kind != "refused":
+            raise FinalOutcome(
+                f"batch {batch.campaign_id}/{batch.batch_no} ordinal {ordinal} is {before.name.lower()}, "
+                "not refused, so it is not to be opened again"
+            )
+        outcomes[ordinal] = Outcome.OPEN
+    opened = recount(replace(batch, outcomes=bytes(outcomes), round=max(batch.round, round_no)))
+    waits = batch.state == PENDING and batch.round != round_no
+    if waits and not (batch.wait_reason or "").startswith("domain:"):
+        return opened
+    return replace(waiting(opened, due_at, None), tries=0, finished_at=None)
+
+
 def doubtful(batch: Batch, ordinals: Iterable[int], now: datetime) -> Batch:
     """In doubt: the open intent's ordinals may have been accepted.
 

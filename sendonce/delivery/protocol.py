@@ -18,17 +18,19 @@
     cancel       pending, queued                     -> cancelled
     end_expired  pending, queued                     -> done              its end, or its campaign's, is past
     refuse       queued, my plan_no                  -> done              a send whose letters nobody can make
+    reopen       done, pending                       -> pending           refused ordinals, a new round, a decision row
 
 Every function runs inside `Store.transact`: it reads first and writes afterwards, has no other effect, and may run
 several times. A request is sent only after a transaction that answered GO has committed. A lost commit reply is
 mended by calling again: each step knows its own traces (token, plan_no, the row of a finished attempt).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from schemas.elements import Reference
+from schemas.ids import message_id
 from schemas.ordinals import pack, unpack
 from schemas.outcomes import Outcome
 from schemas.tables import (
@@ -38,16 +40,18 @@ from schemas.tables import (
     Campaign,
     Decision,
     Limit,
+    OutboundMessage,
     Recipient,
 )
 from sendonce.config.stored import applied_revision
 from sendonce.control.expiry import is_over
+from sendonce.control.rounds import RETRY, opened_reason
 from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
 from sendonce.delivery.rows import attempt_row, names_of, write_rows
 from sendonce.delivery.terms import LATE, SETTINGS_CHANGED, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
-from sendonce.stores.base import Tx
+from sendonce.stores.base import Reader, Tx
 
 # A suppression's time may lie a little before that of a rendering which did not see it: clocks are set back, and a
 # reader's store time is not always written down. Looking back further costs nothing: who is struck out is so once.
@@ -610,5 +614,52 @@ def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: st
     else:
         after = replace(_closed(found, outcome, now, state), token=found.token + 1)
     write_rows(tx, outbound_log, found, after, names, None, now)
+    tx.put(after)
+    return after
+
+
+# -- reopen -------------------------------------------------------------------------------------------------------
+
+
+def messages_of(reader: Reader, key: bytes, batch: Batch, ordinals: Collection[int]) -> dict[int, str]:
+    """The message ids of some recipients of a batch, by ordinal. `key` is the store's own."""
+    places = [(batch.shard, batch.campaign_id, batch.batch_no, ordinal) for ordinal in ordinals]
+    people = reader.get_many(Recipient, places)
+    return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
+
+
+def reopen(
+    tx: Tx,
+    found: Batch,
+    refused: Mapping[int, Outcome],
+    names: Mapping[int, str],
+    round_no: int,
+    by: str,
+    due_at: datetime,
+    decision_id: Callable[[Outcome], str],
+) -> Batch:
+    """Open refused recipients of a batch that nobody owns and in which nothing is in flight: a retry.
+
+    refused: what each is on record with; a decision row for each of these outcomes is written with it. names: their
+    message ids; their messages are final no more, so those rows go. Whether they are worth it, and may not have been
+    reached by any request, is the caller's to know (`reopening`).
+    """
+    if found.state not in (batches.DONE, batches.PENDING):
+        raise AssertionError(f"batch {found.campaign_id}/{found.batch_no} is {found.state}: not to be opened again")
+    now = tx.now()
+    after = batches.reopened(found, refused, round_no, due_at)
+    for outcome in sorted(set(refused.values())):
+        ordinals = [ordinal for ordinal, was in refused.items() if was == outcome]
+        tx.insert(
+            Decision(
+                decision_id(outcome), found.campaign_id, RETRY, now, by, batch_no=found.batch_no,
+                ordinals=pack(ordinals), reason=opened_reason(round_no, outcome),
+            )
+        )  # fmt: skip
+    gone = [
+        OutboundMessage(names[ordinal], found.campaign_id, found.batch_no, ordinal, int(outcome), now)
+        for ordinal, outcome in refused.items()
+    ]
+    tx.delete(*gone)
     tx.put(after)
     return after

@@ -1,4 +1,6 @@
-"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end.
+"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end,
+
+and bodies and rows of dead letters whose time is over.
 
 Every state of a batch that is not final has a sweeper here, so that nothing is stuck because somebody died. All of
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
@@ -11,6 +13,7 @@ from functools import partial
 
 from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
+from sendonce.control.dead_letters import sweep_dead_letters
 from sendonce.control.progress import aggregate_progress
 from sendonce.control.stream_names import STREAM
 from sendonce.control.stream_progress import StreamSums
@@ -26,6 +29,8 @@ from sendonce.stores.base import Reader, Store
 # Batches closed by one look of a campaign that was cancelled or is past its end: a tick stays short, the next goes on.
 CLOSED_AT_ONCE = 200
 PURGE_EVERY = timedelta(minutes=1)
+# Dead letters erased by one look: each body may have a MiB.
+ERASED_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,13 @@ def sweep_lane(
     new_id: Callable[[], str],
     watch: Watch | None = None,
 ) -> Swept:
-    """Look once at every campaign of a lane that is not over. new_id: a fresh decision id per call.
+    """Look once at every campaign of a lane that is not over, and at dead letters, of whichever lane, that are too old.
 
+    new_id: a fresh decision id per call.
     watch: the same for every sweep of a lane in a process; streams are counted little by little then.
     """
     watch = watch or Watch()
+    sweep_dead_letters(store, ERASED_AT_ONCE)
     now, campaigns = store.read(lambda reader: (reader.now(), lane_campaigns(reader, terms.lane)))
     watch.sums.keep({campaign.campaign_id for campaign in campaigns})
     _purge(store, watch, now)

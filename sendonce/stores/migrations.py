@@ -28,6 +28,10 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             '"expires_at") WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL',
             'ALTER TABLE "idempotency_keys" ADD COLUMN "shard" INTEGER',
             'CREATE INDEX "keys_by_time" ON "idempotency_keys" ("shard", "created_at")',
+            'CREATE INDEX "dead_letters_by_end" ON "dead_letters" ("expires_at") WHERE "expires_at" IS NOT NULL',
+            # Rows without a body had no end: 90 days from now on.
+            """UPDATE "dead_letters" SET "expires_at" = (CAST(strftime('%s', 'now') AS INTEGER) + 7776000) * 1000000
+            WHERE "expires_at" IS NULL""",
         ),
         spanner=(
             "ALTER TABLE `templates` ADD COLUMN IF NOT EXISTS `sends_since` TIMESTAMP "
@@ -38,6 +42,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             "(`shard`, `campaign_id`, `open_state`, `expires_at`)",
             "ALTER TABLE `idempotency_keys` ADD COLUMN IF NOT EXISTS `shard` INT64",
             "CREATE INDEX IF NOT EXISTS `keys_by_time` ON `idempotency_keys` (`shard`, `created_at`)",
+            "CREATE NULL_FILTERED INDEX IF NOT EXISTS `dead_letters_by_end` ON `dead_letters` (`expires_at`)",
         ),
     ),
 )

@@ -26,11 +26,14 @@ from sendonce import failpoints
 from sendonce.config import Lane
 from sendonce.control import campaigns
 from sendonce.control.expiry import with_end
-from sendonce.delivery import batches, health, resolver
+from sendonce.control.faults import ControlFault
+from sendonce.control.worth import chosen_reasons
+from sendonce.delivery import batches, health, reopening, resolver
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.letters import element_of
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.resolver import Policy
+from sendonce.delivery.retrying import plan_retry, retry
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.delivery.terms import Terms, batch_key
 from sendonce.mailboxes import DomainGroups
@@ -38,7 +41,7 @@ from sendonce.senders.base import Prepared, Reply, Verdict
 from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store, store_key
 from sendonce.times import Times
-from tests.checker import Findings, judge
+from tests.checker import Findings, changes, judge
 from tests.checker.case import Violation
 from tests.evidence import Records
 from tests.fakes import START, FakeSender, ManualClock, ProviderLog, Scripted
@@ -48,6 +51,13 @@ CAMPAIGN = "simulated"
 GROUPS = {"slow": ["slow.example"], "scarce": ["*.scarce.example"]}
 DOMAINS = ("one.example", "slow.example", "mx.scarce.example", "slow.example")
 REFUSED = Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED))
+RETRIED: list[list[str]] = [
+    [],
+    ["provider.refused"],
+    ["render.error"],
+    ["provider.refused", "exhausted"],
+    ["provider.refused", "render.error", "expired"],
+]
 # (how often, what the provider answers, whether it took the letters)
 REPLIES: list[tuple[int, Reply, bool]] = [
     (60, Reply(Verdict.ACCEPTED, provider_ref="ref"), True),
@@ -77,6 +87,7 @@ class Setup:
     limits: tuple[Limit, ...]
     stops: str
     groups: bool
+    retries: bool = False
     failures_to_open: int = health.FAILURES_TO_OPEN
 
 
@@ -172,6 +183,12 @@ class World:
         # Drawn apart, so that a seed's faults stay what they were.
         apart = random.Random(f"end of {seed}")
         self.ends_at = START + timedelta(seconds=apart.uniform(1, 90)) if apart.random() < 0.3 else None
+        # Whoever was refused is opened again in two seeds of five.
+        self.apart = random.Random(f"retries of {seed}")
+        if self.apart.random() < 0.4:
+            self.setup = replace(self.setup, **{"retries": True, **changes})
+        self.rounds = 0
+        self.changed: list[Violation] = []
         self.elements: list[RenderedBatch] = []
         # No idle time: a doubt waits for its policy for hours, and the simulation jumps there.
         times = Times(0.2, 5.0, 2.0, 6.0, 2.0, 2.0, 6.0, 1.0)
@@ -261,7 +278,8 @@ class World:
         return self.chance.choices([name for name, _ in choices], [weight for _, weight in choices])[0]
 
     def reach(self, point: str) -> str | None:
-        """In place of the armed failpoints: die, stall while others work, or lose a reply."""
+        """In place of the armed failpoints, and between the steps of a retry: die, stall while others work, or lose a
+        reply."""
         pause = 20 if point == "S3" else 8
         what = self.draw(("", 80), ("kill", 6), ("pause", pause), ("drop", 4 if point in ("S5", "S6") else 0))
         if what == "kill":
@@ -315,8 +333,26 @@ class World:
                 self.suppress()
             else:
                 self.person()
+            if self.faults and self.setup.retries and self.apart.random() < 0.06:
+                self.retry()
         except (Killed, StoreUnavailable):
             return
+
+    def retry(self) -> None:
+        """Somebody opens again whom the provider or we refused; dies, stalls or is cancelled in the middle."""
+        reasons = self.apart.choice(RETRIED)
+        before = self.records()
+        try:
+            plan = plan_retry(self.real, CAMPAIGN, chosen_reasons(reasons))
+            self.reach("plan")
+            self.rounds += retry(self.store, plan, "ann", progress=lambda _: self.reach("retry")).recipients > 0
+        except ControlFault:
+            return
+        finally:
+            self.changed += changes(before, self.records())
+
+    def records(self) -> Records:
+        return Records(self.real.read(lambda reader: {kind: reader.scan(kind) for kind in TABLES}))
 
     def work(self) -> None:
         """Plan, and deliver one of the elements that are about; some come twice, some late, some never.
@@ -438,28 +474,36 @@ class World:
                 self.step()
                 self.sweep()
                 self.person()
-                if self.over():
+                if self.over() and not self.last_retry():
                     break
                 self.clock.advance(self.chance.choice((1.0, 60.0, 6 * 3600.0)))
         return self.judge()
 
+    def last_retry(self) -> bool:
+        """Open once more, when all is over, whoever was refused; False if nobody is, or they were before."""
+        if not self.setup.retries:
+            return False
+        self.setup = replace(self.setup, retries=False)
+        self.retry()
+        return not self.over()
+
     @contextmanager
     def _failpoints(self) -> Iterator[None]:
-        before, failures = failpoints._armed, health.FAILURES_TO_OPEN
+        before, failures, size = failpoints._armed, health.FAILURES_TO_OPEN, reopening.SLICE
+        reopening.SLICE = 2
         failpoints._armed = self  # type: ignore[assignment]
         health.FAILURES_TO_OPEN = self.setup.failures_to_open
         try:
             yield
         finally:
-            failpoints._armed, health.FAILURES_TO_OPEN = before, failures
+            failpoints._armed, health.FAILURES_TO_OPEN, reopening.SLICE = before, failures, size
 
     def over(self) -> bool:
         return campaigns.get_campaign(self.real, CAMPAIGN).state in ("completed", "cancelled")
 
     def judge(self) -> Findings:
-        records = Records(self.real.read(lambda reader: {kind: reader.scan(kind) for kind in TABLES}))
         findings = judge(
-            records,
+            self.records(),
             self.log.accepted,
             now=self.clock.now() + timedelta(seconds=1),
             ended=True,
@@ -482,7 +526,7 @@ class World:
             for row in self.real.read(lambda reader: reader.scan(Attempt))
             if self.ends_at is not None and row.started_at >= self.ends_at
         ]
-        return replace(findings, violations=[*kept, *overtaken, *probes, *too_late])
+        return replace(findings, violations=[*kept, *overtaken, *probes, *too_late, *self.changed])
 
 
 def _all_or_none(taken: bool) -> Any:

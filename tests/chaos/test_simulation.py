@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from schemas.outcomes import Outcome
 from schemas.tables import Batch
-from sendonce.delivery import batches, limits, protocol
+from sendonce.delivery import batches, limits, protocol, reopening, retrying
 from sendonce.delivery.limits import Grant
 from sendonce.delivery.terms import Move
 from tests.chaos.simulation import World
@@ -48,6 +49,18 @@ def test_a_breaker_that_opens_at_every_failure_lets_one_request_out_at_a_time(tm
         assert findings.outcomes["open"] == 0
         probes += world.probes
     assert probes >= 5
+
+
+def test_seeds_retry_and_keep_every_invariant(tmp_path: Path) -> None:
+    """Retries race claims, kills, pauses, cancels and each other; whoever was accepted is never opened (I10)."""
+    rounds = 0
+    for seed in range(100, 125):
+        world = World(seed, tmp_path, retries=True)
+        findings = world.play(STEPS)
+        assert [str(violation) for violation in findings.violations] == [], f"seed {seed}"
+        assert findings.outcomes["open"] == 0
+        rounds += world.rounds
+    assert rounds >= 10
 
 
 def test_a_seed_repeats_itself(tmp_path: Path) -> None:
@@ -118,8 +131,35 @@ def no_permit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ask_shares", lambda reader, shares, now: ({}, []))
 
 
+def no_care(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry opens whoever has a final outcome, refused or not."""
+
+    def final_in(batch: Batch, part: int | None = None) -> dict[int, Outcome]:
+        ordinals = [ordinal for ordinal, code in enumerate(batch.outcomes) if Outcome(code).final]
+        return {o: Outcome.PROVIDER_REFUSED for o in ordinals if part is None or reopening.slice_of(o) == part}
+
+    def reopened(batch: Batch, ordinals: Any, round_no: int, due_at: Any) -> Batch:
+        codes = bytearray(batch.outcomes)
+        for ordinal in ordinals:
+            codes[ordinal] = Outcome.OPEN
+        opened = batches.recount(replace(batch, outcomes=bytes(codes), round=round_no))
+        return batches.waiting(opened, due_at, None)
+
+    monkeypatch.setattr(reopening, "refused_in", final_in)
+    monkeypatch.setattr(retrying, "refused_in", final_in)
+    monkeypatch.setattr(reopening, "_maybe_reached", lambda *_: frozenset())
+    monkeypatch.setattr(batches, "reopened", reopened)
+
+
 @pytest.mark.parametrize(
-    ("remove", "changes"), [(no_fence, {}), (no_intent, {}), (no_deadline, NO_SAFETY_NET), (no_permit, {})]
+    ("remove", "changes"),
+    [
+        (no_fence, {}),
+        (no_intent, {}),
+        (no_deadline, NO_SAFETY_NET),
+        (no_permit, {}),
+        (no_care, {"retries": True}),
+    ],
 )
 def test_without_one_of_its_guards_the_core_breaks(
     remove: Callable[[pytest.MonkeyPatch], None],

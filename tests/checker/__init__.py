@@ -13,7 +13,7 @@ ordinals, message ids and attempts, never people.
     I7   arrivals keep to the limits                                                limits
     I8   nothing is in flight past its lease                                        history
     I9   no request began after a stop was on record                                history
-    I10  a final outcome stays                                                      history
+    I10  a final outcome stays, save a refusal by a retry with its decision         history
     I11  everything ends                                                            outcomes
 
 What one moment cannot show: the past of a token or an outcome (`changes` sees it between two moments), a pause that
@@ -83,6 +83,7 @@ def judge(
         *history.tokens_rise(case),
         *history.nothing_past_its_lease(case, now),
         *history.nothing_after_a_stop(case),
+        *history.retries_are_rounds(case),
         *(outcomes.everything_ended(case) if ended else ()),
     ]
     kinds = Counter(KIND_OF.get(code, "unknown") for code in case.outcome.values())

@@ -10,7 +10,8 @@ from schemas.tables import Attempt
 from tests.checker.case import CLOCK_GRAIN, MAY_HAVE_ARRIVED, Case, Place, Violation, first_began, name_of
 from tests.evidence import Arrival
 
-AGAIN = ("resend", "retry")
+# A retry opens only whoever was refused: it excuses no second acceptance.
+AGAIN = ("resend",)
 
 
 def no_second_acceptance(case: Case) -> Iterator[Violation]:
@@ -21,6 +22,10 @@ def no_second_acceptance(case: Case) -> Iterator[Violation]:
             continue
         first, *more = sorted(letters, key=lambda letter: letter.at)
         undecided = [letter for letter in more if not case.decided(place, AGAIN, _known_until(case, place, letter))]
+        if first.attempt_id in case.late_requests and case.decided(place, ("retry",)):
+            # Its repeat, under the same key, was refused while the first stood still before the socket; then a retry
+            # opened whom the store had every proof of being refused.
+            undecided = []
         if undecided:
             yield Violation(
                 "I2",

@@ -1,14 +1,17 @@
 """I4, I8, I9 and I10: what must not run backwards, overstay, or begin too late."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from schemas import ordinals
-from schemas.outcomes import KIND_OF, Outcome
-from schemas.tables import Batch, OutboundMessage, Suppression
-from tests.checker.case import Case, Violation, first_began
+from schemas.outcomes import KIND_OF, REASON_OF, Outcome
+from schemas.tables import Batch, Decision, OutboundMessage, Suppression
+from tests.checker.case import Case, Place, Violation, first_began
 from tests.evidence import Records
+
+_REFUSALS = {REASON_OF[outcome] for outcome in Outcome if KIND_OF[outcome] == "refused"}
 
 
 def tokens_rise(case: Case) -> Iterator[Violation]:
@@ -69,19 +72,47 @@ def _stops(case: Case) -> dict[str, datetime]:
     return stopped_since
 
 
+def retries_are_rounds(case: Case) -> Iterator[Violation]:
+    """I10 as far as one moment shows it: whoever a retry opened had been refused, once a round, and its batch knows."""
+    for campaign_id, decisions in case.decisions.items():
+        opened: set[tuple[int, int, int]] = set()
+        for decision in decisions:
+            if decision.kind != "retry" or campaign_id not in case.campaigns:
+                continue
+            said = json.loads(decision.reason or "{}")
+            batch = case.batches.get((campaign_id, decision.batch_no if decision.batch_no is not None else -1))
+            where = f"{campaign_id} batch {decision.batch_no} round {said.get('round')}"
+            if batch is None or batch.round < said["round"]:
+                yield Violation("I10", where, "a retry that its batch knows nothing of")
+                continue
+            if said["reason"] not in _REFUSALS:
+                yield Violation("I10", where, f"opened again though {said['reason']} is no refusal")
+            places = {(batch.batch_no, said["round"], ordinal) for ordinal in ordinals.unpack(decision.ordinals or b"")}
+            if not places or places & opened:
+                yield Violation("I10", where, "nobody, or somebody twice, opened in one round")
+            opened |= places
+
+
 def changes(before: Records, after: Records) -> list[Violation]:
     """What two moments of one store show together: I4 (tokens, plans and rounds only rise) and I10 (final stays)."""
     later = {(row.campaign_id, row.batch_no): row for row in after.of(Batch)}
+    known = {decision.decision_id for decision in before.of(Decision)}
+    retried = _retried([decision for decision in after.of(Decision) if decision.decision_id not in known])
     found: list[Violation] = []
     for batch in before.of(Batch):
         where = f"{batch.campaign_id} batch {batch.batch_no}"
         now = later.get((batch.campaign_id, batch.batch_no))
-        found += [Violation("I10", where, "the batch is gone")] if now is None else _batch_changes(where, batch, now)
+        found += (
+            [Violation("I10", where, "the batch is gone")]
+            if now is None
+            else _batch_changes(where, batch, now, retried)
+        )
     messages = {row.message_id: row for row in after.of(OutboundMessage)}
     for row in before.of(OutboundMessage):
         same = messages.get(row.message_id)
-        owner = later.get((row.campaign_id, row.batch_no))
-        if (same is None or same.outcome != row.outcome) and not (owner and owner.round):
+        place = (row.campaign_id, row.batch_no, row.ordinal)
+        reopened = place in retried and KIND_OF.get(row.outcome) == "refused"
+        if (same is None or same.outcome != row.outcome) and not reopened:
             found.append(
                 Violation(
                     "I10",
@@ -92,14 +123,23 @@ def changes(before: Records, after: Records) -> list[Violation]:
     return found
 
 
-def _batch_changes(where: str, batch: Batch, now: Batch) -> Iterator[Violation]:
+def _retried(decisions: list[Decision]) -> set[Place]:
+    return {
+        (decision.campaign_id, decision.batch_no if decision.batch_no is not None else -1, ordinal)
+        for decision in decisions
+        if decision.kind == "retry"
+        for ordinal in ordinals.unpack(decision.ordinals or b"")
+    }
+
+
+def _batch_changes(where: str, batch: Batch, now: Batch, retried: set[Place]) -> Iterator[Violation]:
     for name in ("token", "plan_no", "round"):
         if getattr(now, name) < getattr(batch, name):
             yield Violation("I4", where, f"{name} fell from {getattr(batch, name)} to {getattr(now, name)}")
-    if now.round > batch.round:
-        return
     for ordinal, (was, is_now) in enumerate(zip(batch.outcomes, now.outcomes, strict=False)):
-        if was > Outcome.IN_DOUBT and was != is_now:
+        refused = KIND_OF.get(was) == "refused"
+        reopened = refused and (batch.campaign_id, batch.batch_no, ordinal) in retried and now.round > 0
+        if was > Outcome.IN_DOUBT and was != is_now and not reopened:
             yield Violation(
                 "I10",
                 f"{where} ordinal {ordinal}",

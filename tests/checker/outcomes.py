@@ -88,7 +88,7 @@ def _problem(case: Case, place: Place) -> str:
         batch = case.batches[place[:2]]
         if batch.state not in UNFINISHED:
             return f"{KIND_OF[code]} in a batch that is over"
-        if row and batch.round == 0:
+        if row:
             return f"{KIND_OF[code]}, but its message is final: {KIND_OF.get(row.outcome, row.outcome)}"
         return ""
     if row is None:

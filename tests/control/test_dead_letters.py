@@ -8,7 +8,13 @@ import pytest
 from schemas.elements import DeadLetter
 from schemas.tables import DeadLetterRow
 from sendonce.control import dead_letters
-from sendonce.control.dead_letters import UnknownDeadLetter, find_dead_letter, list_dead_letters, write_dead_letters
+from sendonce.control.dead_letters import (
+    UnknownDeadLetter,
+    Wanted,
+    find_dead_letter,
+    list_dead_letters,
+    write_dead_letters,
+)
 from sendonce.stores.base import Reader, Store
 from tests.control.made import Clock
 
@@ -48,10 +54,10 @@ def test_pages_put_together_are_the_whole_list(store: Store, clock: Clock, size:
 def test_a_page_of_one_campaign_or_stage(store: Store, clock: Clock) -> None:
     fill(store, clock)
 
-    assert {row.campaign_id for row in list_dead_letters(store, campaign_id="summer")} == {"summer"}
-    assert sum(1 for _ in list_dead_letters(store, stage="render")) == 99
-    assert sum(1 for _ in list_dead_letters(store, campaign_id="summer", stage="render")) == 0
-    assert all(row.body is None for row in list_dead_letters(store, stage="trigger"))
+    assert {row.campaign_id for row in list_dead_letters(store, Wanted(campaign_id="summer"))} == {"summer"}
+    assert sum(1 for _ in list_dead_letters(store, Wanted(stage="render"))) == 99
+    assert sum(1 for _ in list_dead_letters(store, Wanted(campaign_id="summer", stage="render"))) == 0
+    assert all(row.body is None for row in list_dead_letters(store, Wanted(stage="trigger")))
 
 
 def test_the_first_page_reads_no_more_than_it_shows(

@@ -246,6 +246,8 @@ CREATE TABLE `dead_letters` (
 
 CREATE INDEX `dead_letters_by_campaign` ON `dead_letters` (`campaign_id`, `stage`, `at`);
 
+CREATE NULL_FILTERED INDEX `dead_letters_by_end` ON `dead_letters` (`expires_at`);
+
 CREATE TABLE `triggers` (
   `trigger_id` STRING(64) NOT NULL,
   `received_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),

@@ -260,6 +260,8 @@ CREATE TABLE "dead_letters" (
 
 CREATE INDEX "dead_letters_by_campaign" ON "dead_letters" ("campaign_id", "stage", "at");
 
+CREATE INDEX "dead_letters_by_end" ON "dead_letters" ("expires_at") WHERE "expires_at" IS NOT NULL;
+
 CREATE TABLE "triggers" (
   "trigger_id" TEXT NOT NULL,
   "received_at" INTEGER NOT NULL,
