@@ -12,7 +12,7 @@ _WORDS: Final = {
     "skipped.not_allowed": "not among recipients_allowed",
     "skipped.template": "the template leaves them out",
     "skipped.operator": "a person left them out",
-    "skipped.duplicate": "the address came before in the same send",
+    "skipped.duplicate": "the send has this address twice",
     "render.undefined_variable": "a variable of the letter is missing",
     "render.error": "the letter cannot be made",
     "render.too_large": "the letter is too large",
