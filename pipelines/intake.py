@@ -35,9 +35,9 @@ AGAIN_S = 1.0
 class Intake:
     """Reads one subscription until it is told to stop.
 
-    on_change: called after a trigger has changed something in the store, with its lane if it names one. on_fault:
-    called once with what ends the intake: a fault of the subscription that a person must mend, or a store that refuses.
-    Anything else is tried again.
+    on_change: called after a trigger has changed something in the store, with its lane if it names one. on_bad: called
+    after a dead letter was put there. on_fault: called once with what ends the intake: a fault of the subscription that
+    a person must mend, or a store that refuses. Anything else is tried again.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class Intake:
         subscription: str,
         on_change: Callable[[str | None], None],
         on_fault: Callable[[Exception], None],
+        on_bad: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._subscription = subscription
         self._on_change = on_change
         self._on_fault = on_fault
+        self._on_bad = on_bad
         self._client = pubsub_v1.SubscriberClient()
         self._stopping = threading.Event()
         self._pulling = False
@@ -143,6 +145,7 @@ class Intake:
         dead = DeadLetter("trigger", reason, detail, campaign_id, message_id=message.message_id, body=message.data)
         write_dead_letters(self._store, [dead])
         self.bad += 1
+        self._on_bad()
 
     def _give_back(self, ack_ids: list[str]) -> None:
         self._client.modify_ack_deadline(

@@ -25,6 +25,7 @@ from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.control.campaigns import CANCELLING, ENDED, RUNNING
 from sendonce.control.expiry import end_of
+from sendonce.control.notices import what
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
@@ -249,6 +250,7 @@ def _hints(found: Status) -> list[str]:
         hints.append("No job is running: `sendonce run`")
     elif moves and found.jobs.silent:
         hints.append(silent_text(found.jobs))
+    hints += [f"{what(kind).capitalize()} wait: `sendonce doctor` says why" for kind in found.late_notices or ()]
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")
     return hints

@@ -14,7 +14,16 @@ from sendonce.config.model import (
     Unsubscribe,
 )
 from sendonce.config.reading import DEFAULT_FILE, config_path, load_config
-from sendonce.config.stored import ConfigChange, apply_config, config_changes, domain_groups_in, lanes_in, senders_in
+from sendonce.config.stored import (
+    ConfigChange,
+    apply_config,
+    config_changes,
+    domain_groups_in,
+    lanes_in,
+    senders_in,
+    topic_in,
+    topics_in,
+)
 
 __all__ = [
     "DEFAULT_FILE",
@@ -38,4 +47,6 @@ __all__ = [
     "lanes_in",
     "load_config",
     "senders_in",
+    "topic_in",
+    "topics_in",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from schemas.elements import DeadLetter
 from schemas.tables import DeadLetterRow
 from sendonce.control.faults import ControlFault
+from sendonce.control.notices import note_dead_letters
 from sendonce.stores.base import Store, Tx
 
 # How long the raw body of a bad trigger is kept: it may hold personal data.
@@ -44,6 +45,7 @@ def put_dead_letters(tx: Tx, letters: Iterable[DeadLetter]) -> int:
     now = tx.now()
     new = [_row(name, letter, now) for name, letter in by_id.items() if tx.get(DeadLetterRow, name) is None]
     tx.insert(*new)
+    note_dead_letters(tx, new)
     return len(new)
 
 

@@ -28,6 +28,10 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             '"expires_at") WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL',
             'ALTER TABLE "idempotency_keys" ADD COLUMN "shard" INTEGER',
             'CREATE INDEX "keys_by_time" ON "idempotency_keys" ("shard", "created_at")',
+            'CREATE TABLE "notices" ("shard" INTEGER NOT NULL, "notice_id" TEXT NOT NULL, "kind" TEXT NOT NULL, '
+            '"visible_at" INTEGER NOT NULL, "created_at" INTEGER NOT NULL, "attributes" TEXT NOT NULL, '
+            '"body" TEXT NOT NULL, PRIMARY KEY ("shard", "notice_id")) WITHOUT ROWID',
+            'CREATE INDEX "notices_due" ON "notices" ("shard", "kind", "visible_at")',
         ),
         spanner=(
             "ALTER TABLE `templates` ADD COLUMN IF NOT EXISTS `sends_since` TIMESTAMP "
@@ -38,6 +42,11 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             "(`shard`, `campaign_id`, `open_state`, `expires_at`)",
             "ALTER TABLE `idempotency_keys` ADD COLUMN IF NOT EXISTS `shard` INT64",
             "CREATE INDEX IF NOT EXISTS `keys_by_time` ON `idempotency_keys` (`shard`, `created_at`)",
+            "CREATE TABLE IF NOT EXISTS `notices` (`shard` INT64 NOT NULL, `notice_id` STRING(64) NOT NULL, "
+            "`kind` STRING(64) NOT NULL, `visible_at` TIMESTAMP NOT NULL, "
+            "`created_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true), "
+            "`body` STRING(2621440) NOT NULL, `attributes` STRING(4096) NOT NULL) PRIMARY KEY (`shard`, `notice_id`)",
+            "CREATE INDEX IF NOT EXISTS `notices_due` ON `notices` (`shard`, `kind`, `visible_at`)",
         ),
     ),
 )
