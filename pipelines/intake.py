@@ -37,9 +37,9 @@ AGAIN_S = 1.0
 class Intake:
     """Reads one subscription until it is told to stop.
 
-    on_change: called after a trigger has changed something in the store, with its lane if it names one. on_fault:
-    called once with what ends the intake: a fault of the subscription that a person must mend, or a store that refuses.
-    Anything else is tried again.
+    on_change: called after a trigger has changed something in the store, with its lane if it names one. on_bad: called
+    after a dead letter was put there. on_fault: called once with what ends the intake: a fault of the subscription that
+    a person must mend, or a store that refuses. Anything else is tried again.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Intake:
         subscription: str,
         on_change: Callable[[str | None], None],
         on_fault: Callable[[Exception], None],
+        on_bad: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._subscription = subscription
         self._on_change = on_change
         self._on_fault = on_fault
+        self._on_bad = on_bad
         self._client = pubsub_v1.SubscriberClient()
         self._stopping = threading.Event()
         self._pulling = False
@@ -144,6 +146,7 @@ class Intake:
         if dead:
             write_dead_letters(self._store, dead)
             self.bad += len(dead)
+            self._on_bad()
         return lanes
 
     def _give_back(self, ack_ids: list[str]) -> None:

@@ -100,7 +100,7 @@ class _Live:
         self._lanes = [lane for graph in self._graphs for lane in graph.worker.lanes().values()]
         topics = [graph.topic.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
-        self._intake = Intake(self._store, subscription, self._wake, self._hear)
+        self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell)
         self._beaten_s = float("-inf")
 
     def run(self, stop: threading.Event) -> LiveReport:
@@ -155,6 +155,11 @@ class _Live:
         for graph in self._graphs:
             if lane is None or lane in graph.worker.spec.lanes:
                 graph.wake()
+        self._tell()  # recipients of a send may be final at once
+
+    def _tell(self) -> None:
+        """There may be notices to publish; any of the workers does it."""
+        self._graphs[0].worker.notices.look()
 
     def _beat(self) -> None:
         if time.monotonic() - self._beaten_s >= BEATS_S / 2:

@@ -465,6 +465,24 @@ class DeadLetterRow:
     settled_by: Optional[Id] = None
 
 
+@table("notices", key=("shard", "notice_id"), indexes=(Index("notices_due", ("shard", "kind", "visible_at")),))
+@dataclass(frozen=True)
+class Notice:
+    """What somebody is still to be told over Pub/Sub; the row goes when Pub/Sub has it. So every row is open.
+
+    notice_id: the message id of an outcome, or the id of a dead letter. kind: `outcomes` or `dead_letters`, the topic's
+    setting. visible_at: when it may be taken to be published; later while somebody publishes it.
+    """
+
+    shard: int
+    notice_id: Word
+    kind: Word
+    visible_at: datetime
+    created_at: datetime
+    body: Json
+    attributes: Text
+
+
 @table(
     "triggers",
     key=("trigger_id",),
@@ -524,7 +542,8 @@ class Job:
 class Setting:
     """Configuration that jobs read from the store; never secrets. value: JSON.
 
-    kind: `lane`, `sender`, `domain` (a group of mailboxes), `guard`, or `letters` (what all letters have in common).
+    kind: `lane`, `sender`, `domain` (a group of mailboxes), `guard`, `letters` (what all letters have in common), or
+    `topic` (where notices go).
     """
 
     kind: Word

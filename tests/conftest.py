@@ -28,15 +28,29 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs(module, ...): skip where one of these modules cannot be found; in CI any other skip is a failure",
     )
     config.addinivalue_line(
+        "markers", "toolchain(name): skip where an example's tool or its libraries are missing (`gcloud`, `node`, `go`)"
+    )
+    config.addinivalue_line(
         "markers", "emulator(name, ...): skip where the gcloud SDK has no such emulator (`spanner`, `pubsub`)"
     )
 
 
 def _missing(item: pytest.Item) -> list[str]:
-    """The modules and emulators that a test's `needs` and `emulator` markers name and that are not there."""
+    """The modules, emulators and toolchains that a test's markers name and that are not there."""
     named = [module for marker in item.iter_markers("needs") for module in marker.args]
     emulators = [name for marker in item.iter_markers("emulator") for name in marker.args]
-    return [*(module for module in named if not _is_there(module)), *filter(None, map(_no_emulator, emulators))]
+    toolchains = [name for marker in item.iter_markers("toolchain") for name in marker.args]
+    return [
+        *(module for module in named if not _is_there(module)),
+        *filter(None, map(_no_emulator, emulators)),
+        *filter(None, map(_no_toolchain, toolchains)),
+    ]
+
+
+def _no_toolchain(name: str) -> str:
+    from tests import toolchains
+
+    return toolchains.missing(name)
 
 
 def _no_emulator(name: str) -> str:

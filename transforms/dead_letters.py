@@ -47,4 +47,5 @@ class _WriteDeadLetters(InspectedDoFn):
     def _flush(self) -> None:
         with told(self._worker):
             self._written.inc(write_dead_letters(self._worker.store, self._waiting))
+        self._worker.notices.look()
         self._waiting = []

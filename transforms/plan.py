@@ -10,7 +10,7 @@ from schemas.elements import Reference, Tick
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
-from sendonce.delivery.sweeper import Watch, sweep_lane
+from sendonce.delivery.sweeper import Swept, Watch, sweep_lane
 from sendonce.failpoints import failpoint
 from transforms.inspected import InspectedDoFn
 from transforms.worker import Worker, WorkerSpec, told, worker_for
@@ -20,6 +20,9 @@ FIRST_WINDOW = 4000
 # A live job plans this much at a time: it is rendered by the one thread of its runner, and critical work waits for it.
 LIVE_WINDOW_S = 0.15
 LIVE_FIRST_WINDOW = 1000
+
+
+NOTHING_SWEPT = Swept()
 
 
 class PlanWork(beam.PTransform):
@@ -85,6 +88,8 @@ class _PlanWork(InspectedDoFn):
         swept = sweep_lane(self._worker.store, self._worker.key, terms, lane.policy, lambda: token_hex(16), watch)
         self._expired.inc(swept.expired)
         self._settled.inc(swept.settled)
+        if swept != NOTHING_SWEPT:
+            self._worker.notices.look()
 
 
 def window_of(worker: Worker, lane: str) -> int:

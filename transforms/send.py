@@ -219,6 +219,7 @@ def _deliver_alone(worker: Worker, rendered: RenderedBatch) -> None:
             letters = list(_dead_letters(rendered, delivered.delivery))
             if letters:
                 write_dead_letters(worker.store, letters)
+                worker.notices.look()
     except Exception:  # told already; there is no runner above this thread
         worker.keeper.drop(_reference_of(rendered))
 
@@ -289,6 +290,7 @@ def _deliver(worker: Worker, rendered: RenderedBatch) -> _Delivered:
     if delivery.reason == SETTINGS_CHANGED:
         worker.read_settings_again()
     worker.keeper.drop(_reference_of(rendered))
+    worker.notices.look()
     return _Delivered(delivery, int((time.perf_counter() - started_s) * 1000))
 
 

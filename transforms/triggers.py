@@ -73,6 +73,7 @@ class _ApplyTriggers(InspectedDoFn):
         with told(self._worker):
             found = apply_triggers(self._worker.store, [read_or_bad(one.body) for one in messages], "trigger")
         failpoint("S1")
+        self._worker.notices.look()
         dead = []
         for message, taken in zip(messages, found, strict=True):
             self._count(taken)

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from schemas.elements import Reference
 from schemas.letters import Letters
+from sendonce.config import topics_in
 from sendonce.control.jobs import BEATS_S, JobRow
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.fair import FairShare
@@ -25,6 +26,7 @@ from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
 from transforms.hand import Hand
 from transforms.keeper import Keeper
+from transforms.notices import publisher_of
 from transforms.pool import Pool
 
 SETTINGS_FRESH_S = 5.0
@@ -78,6 +80,7 @@ class Worker:
     what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text of it.
     on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for work
     begins. on_room: told when a pool has room again. swept_s: when each lane's last sweep began, by its own clock.
+    notices: publishes what is to be told over Pub/Sub; whoever may have written any says so.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -92,6 +95,7 @@ class Worker:
         self.watches: dict[str, Watch] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
+        self.notices = publisher_of(self.store)
         self.hand = Hand(LETTERS_HELD)
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -118,6 +122,7 @@ class Worker:
             now_s = self.clocks.own_s()
             if now_s >= self._lanes_until_s:
                 self._lanes = running_lanes(self.store, self.spec.lanes, self._lanes)
+                self.notices.follow(self, self.store.read(topics_in))
                 self._lanes_until_s = now_s + SETTINGS_FRESH_S
             return self._lanes
 
@@ -168,10 +173,11 @@ class Worker:
         return all(ended)
 
     def end_threads(self) -> None:
-        """After a run: none of its threads stays."""
+        """After a run: none of its threads stays, and what there is to tell is told."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
+        self.notices.leave(self)
 
 
 @contextmanager

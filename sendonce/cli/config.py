@@ -54,7 +54,7 @@ def show(session: Session) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would change.")
 @with_session
 def apply(session: Session, dry_run: bool) -> None:
-    """Put lanes, limits and senders into the store.
+    """Put lanes, limits, senders and topics into the store.
 
     Jobs read them there, also those that run already. A limit that stays keeps its level: applying twice does not
     let more through.
@@ -86,7 +86,7 @@ def _changes(changes: list[ConfigChange]) -> Table:
 
 
 def _whole(change: ConfigChange) -> tuple[str, str, str]:
-    if change.what.startswith(("limit ", "guard ", "letters ")):
+    if change.what.startswith(("limit ", "guard ", "letters ", "topic ")):
         return "", change.before, change.after
     words = [
         ", ".join(

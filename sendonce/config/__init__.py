@@ -22,6 +22,8 @@ from sendonce.config.stored import (
     domain_groups_in,
     lanes_in,
     senders_in,
+    topic_in,
+    topics_in,
 )
 
 __all__ = [
@@ -47,4 +49,6 @@ __all__ = [
     "lanes_in",
     "load_config",
     "senders_in",
+    "topic_in",
+    "topics_in",
 ]

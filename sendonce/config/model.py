@@ -28,9 +28,9 @@ BATCH_SIZE_MAX: Final = 5000
 SEND_AFTER_MAX_S: Final = 71 * 3600
 
 # Pub/Sub's rules for names: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
-SUBSCRIPTION_NAME: Final = re.compile(
-    r"projects/[a-z][-a-z0-9:.]{4,61}[a-z0-9]/subscriptions/(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}"
-)
+_RESOURCE: Final = r"projects/[a-z][-a-z0-9:.]{4,61}[a-z0-9]/%s/(?!goog)[A-Za-z][A-Za-z0-9._~+%%-]{2,254}"
+SUBSCRIPTION_NAME: Final = re.compile(_RESOURCE % "subscriptions")
+TOPIC_NAME: Final = re.compile(_RESOURCE % "topics")
 
 LaneName = Literal["critical", "high", "bulk"]
 TimeName = Literal["tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s"]
@@ -219,16 +219,19 @@ class Unsubscribe(_Strict):
 
 
 class Config(_Strict):
-    """Everything one installation sets. Lanes, senders and guards go to the store by `config apply`; jobs read them
-    there.
+    """Everything one installation sets. Lanes, senders, guards and topics go to the store by `config apply`; jobs
+    read them there.
 
-    subscription: where a live job's triggers come from. environment: what the store must have been made for.
+    subscription: where a live job's triggers come from. outcomes_topic: who waits for the answer of a `send` is told
+    there; dead_letters_topic: so is who looks after dead letters. environment: what the store must have been made for.
     recipients_allowed: addresses and `@domain`s (not what is below them); nobody else gets a letter. redirect_all_to:
     every letter goes there.
     """
 
     store: str = DEFAULT_STORE
     subscription: Optional[str] = None
+    outcomes_topic: Optional[str] = None
+    dead_letters_topic: Optional[str] = None
     environment: Optional[Literal["test", "production"]] = None
     recipients_allowed: Optional[Annotated[list[str], Field(min_length=1)]] = None
     redirect_all_to: Optional[str] = None
@@ -276,6 +279,13 @@ class Config(_Strict):
             raise ValueError("must be the full name of a Pub/Sub subscription, projects/PROJECT/subscriptions/NAME")
         return name
 
+    @field_validator("outcomes_topic", "dead_letters_topic")
+    @classmethod
+    def _topic_name(cls, name: Optional[str]) -> Optional[str]:
+        if name is not None and not TOPIC_NAME.fullmatch(name):
+            raise ValueError("must be the full name of a Pub/Sub topic, projects/PROJECT/topics/NAME")
+        return name
+
     @field_validator("recipients_allowed")
     @classmethod
     def _addresses_or_domains(cls, allowed: Optional[list[str]]) -> Optional[list[str]]:
@@ -315,6 +325,11 @@ class Config(_Strict):
                 if named.setdefault(pattern, group.name) != group.name:
                     raise ValueError(f"the domain {pattern} is in the groups {named[pattern]} and {group.name}")
         return self
+
+    def topics(self) -> dict[str, str]:
+        """The topics for notices that are set, by kind: `outcomes`, `dead_letters`."""
+        found = {"outcomes": self.outcomes_topic, "dead_letters": self.dead_letters_topic}
+        return {kind: topic for kind, topic in found.items() if topic is not None}
 
     def template_folders(self) -> list[Path]:
         """The project's own template folders, searched in this order before the ones that ship."""

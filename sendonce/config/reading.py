@@ -15,6 +15,10 @@ from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, Doma
 from sendonce.config.yaml_nodes import endless
 
 DEFAULT_FILE: Final = "sendonce.yaml"
+_BY_ENVIRONMENT: Final = {
+    "outcomes_topic": "SENDONCE_OUTCOMES_TOPIC",
+    "dead_letters_topic": "SENDONCE_DEAD_LETTERS_TOPIC",
+}
 Marks = dict[tuple[str | int, ...], int]
 
 
@@ -42,6 +46,9 @@ def load_config(
     if chosen := subscription or environ.get("SENDONCE_SUBSCRIPTION"):
         raw["subscription"] = chosen
         given["subscription"] = "--subscription" if subscription else "SENDONCE_SUBSCRIPTION"
+    for name, variable in _BY_ENVIRONMENT.items():
+        if chosen := environ.get(variable):
+            raw[name], given[name] = chosen, variable
     try:
         return Config.model_validate(raw)
     except ValidationError as fault:

@@ -3,7 +3,7 @@
 from typing import Final
 
 STARTER: Final = """\
-# Settings of Sendonce. After a change to lanes, senders or guards: sendonce config apply
+# Settings of Sendonce. After a change to lanes, senders, guards or topics: sendonce config apply
 # A command's option wins over the environment (SENDONCE_STORE, SENDONCE_CONFIG, SENDONCE_SUBSCRIPTION), that over
 # this file.
 
@@ -11,6 +11,11 @@ store: sqlite:///.sendonce/sendonce.db
 
 # Where a live job takes its triggers from; without it `sendonce run` ends when nothing is left.
 # subscription: projects/PROJECT/subscriptions/NAME
+
+# Topics on which jobs tell what became of each recipient of a `send`, and what could not be processed
+# (also SENDONCE_OUTCOMES_TOPIC, SENDONCE_DEAD_LETTERS_TOPIC).
+# outcomes_topic: projects/PROJECT/topics/NAME
+# dead_letters_topic: projects/PROJECT/topics/NAME
 
 # The address that letters come from, unless the template names another.
 from: "Example Shop <news@shop.example>"

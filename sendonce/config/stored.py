@@ -1,4 +1,4 @@
-"""Lanes, limits, senders, guards and the default from address in the store, where jobs read them. Never a secret."""
+"""Lanes, limits, senders, guards, topics and the from address in the store, where jobs read them. Never a secret."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,13 +15,14 @@ from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane, SenderS
 from sendonce.mailboxes import DomainGroups
 from sendonce.stores.base import Reader, Store, Tx
 
-_KINDS = ("lane", "sender", "guard", "domain", "letters")
+_KINDS = ("lane", "sender", "guard", "topic", "domain", "letters")
 _SCOPES = ("lane:", "sender:", "domain:", "warmup:")
 _LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
 _SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
 _GROUP: Final[TypeAdapter[DomainGroup]] = TypeAdapter(DomainGroup)
 Model = TypeVar("Model")
 _DAYS_TOLD: Final = 6
+TOPIC: Final = "topic"
 _REVISION: Final = ("applied", "revision")
 
 
@@ -59,7 +60,7 @@ def _inside(value: str) -> dict[str, str]:
 
 
 def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
-    """Bring the store's lanes, limits, senders, guards and from address to the configuration's, in one transaction.
+    """Bring the store's lanes, limits, senders, guards, topics and from address to the settings, in one transaction.
 
     Returns what changed. ConfigFault if the store was made for another environment than the configuration names.
     Applying the same twice changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
@@ -123,6 +124,17 @@ def domain_groups_in(store: Store) -> DomainGroups | None:
     return DomainGroups({group.name: group.domains for group in groups}) if groups else None
 
 
+def topics_in(reader: Reader) -> dict[str, str]:
+    """The topics for notices, by kind (`outcomes`, `dead_letters`); a kind without one is told to nobody."""
+    return {row.name: str(orjson.loads(row.value)) for row in reader.scan(Setting, TOPIC)}
+
+
+def topic_in(reader: Reader, kind: str) -> str | None:
+    """The topic for the notices of one kind."""
+    row = reader.get(Setting, TOPIC, kind)
+    return str(orjson.loads(row.value)) if row is not None else None
+
+
 def _settings(store: Store, kind: str) -> list[Setting]:
     rows = store.read(lambda reader: reader.scan(Setting, kind))
     if not rows:
@@ -182,6 +194,8 @@ def _values(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "domain", group.name, group.model_dump_json()
     if config.from_address:
         yield "letters", "from", orjson.dumps(config.from_address).decode()
+    for kind, topic in config.topics().items():
+        yield TOPIC, kind, orjson.dumps(topic).decode()
     if config.recipients_allowed is not None:
         yield "guard", "recipients_allowed", orjson.dumps(sorted(set(config.recipients_allowed))).decode()
     if config.redirect_all_to is not None:

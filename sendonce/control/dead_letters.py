@@ -14,6 +14,7 @@ from typing import Any, Optional
 from schemas.elements import DeadLetter
 from schemas.tables import DeadLetterRow
 from sendonce.control.faults import ControlFault
+from sendonce.control.notices import note_dead_letters
 from sendonce.stores.base import Reader, Store, Tx
 
 # How long the raw body of a bad trigger is kept: it may hold personal data. Settled, it goes at once.
@@ -54,6 +55,7 @@ def put_dead_letters(tx: Tx, letters: Iterable[DeadLetter]) -> int:
     held = {name: tx.get(DeadLetterRow, name) for name in by_id}
     new = [_row(name, by_id[name], now) for name, row in held.items() if row is None or row.state == REPLAYED]
     tx.put(*new)
+    note_dead_letters(tx, new)
     return len(new)
 
 

@@ -22,10 +22,14 @@ from sendonce.config import (
     config_changes,
     lanes_in,
     senders_in,
+    topics_in,
 )
 from sendonce.config.secrets import resolve
 from sendonce.control.guards import sender_obstacle
+from sendonce.control.notices import LATE, waiting_notices
+from sendonce.control.notices import what as what_notices
 from sendonce.control.sender_health import unwell_senders
+from sendonce.control.topics import check_topic
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import open_store, store_environment
 from sendonce.stores.sqlite import sqlite_path
@@ -63,7 +67,14 @@ def examine(load: Callable[[], Config], *, now: Callable[[], datetime] = lambda:
     except StoreError as fault:
         return [*findings, _from_text("store", str(fault))]
     try:
-        return [*findings, *_store(store), *_clock(store, now()), *_applied(store, config), *_lanes(store)]
+        return [
+            *findings,
+            *_store(store),
+            *_clock(store, now()),
+            *_applied(store, config),
+            *_lanes(store),
+            *_topics(store, config),
+        ]
     finally:
         store.close()
 
@@ -233,6 +244,24 @@ def _doubts(store: Store) -> Iterator[Finding]:
     count = sum(int(group["n_in_doubt"]) for group in held if group["open_state"] == "held")
     if count:
         yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
+
+
+def _topics(store: Store, config: Config) -> Iterator[Finding]:
+    """The topics that jobs use, those of the store; and those of the settings, which may not be applied yet."""
+    applied, waiting = store.read(topics_in), store.read(waiting_notices)
+    for kind, topic in {**config.topics(), **applied}.items():
+        setting = f"{kind}_topic"
+        if problem := check_topic(topic):
+            yield _from_text(setting, problem)
+        else:
+            yield Finding("ok", setting, f"{topic} is there and may be published to")
+    for some in waiting:
+        told = f"{what_notices(some.kind, some.count)} wait, the oldest since {some.since:%Y-%m-%d %H:%M:%S} UTC"
+        if some.kind not in applied:
+            mend = f"set {some.kind}_topic, then `sendonce config apply`; else they are given up after a week"
+            yield Finding("warn", "notices", told, mend)
+        elif store.read(lambda reader: reader.now()) - some.since > LATE:
+            yield Finding("warn", "notices", told, "`sendonce run` publishes them, once the topic takes them")
 
 
 def _from_text(what: str, text: str) -> Finding:

@@ -11,6 +11,7 @@ from typing import Final
 
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Recipient
+from sendonce.control.notices import note_outcomes
 from sendonce.stores.base import Tx
 
 # What is left of a recipient's address and variables.
@@ -22,12 +23,13 @@ def sends_final(tx: Tx, after: Batch, outcomes: Mapping[int, Outcome], names: Ma
     """Recipients of the send `after` (its row as this transaction writes it) became final.
 
     outcomes: what each of them became, by ordinal; names: message ids by ordinal. `after.idempotency_key` is the key
-    as the publisher gave it. With the last of them, addresses and variables are wiped from the snapshot: nothing will
-    be rendered again, and suppressions and erasure go by the address's key. What a step of the protocol runs twice
-    changes nothing the second time.
+    as the publisher gave it; whoever waits for the answer is told, where there is a topic for that. With the last of
+    them, addresses and variables are wiped from the snapshot: nothing will be rendered again, and suppressions and
+    erasure go by the address's key. What a step of the protocol runs twice changes nothing the second time.
     """
     if after.idempotency_key is None:
         return
+    note_outcomes(tx, after, outcomes, names, now)
     if after.open_state is None:
         people = tx.scan(Recipient, after.shard, after.campaign_id, after.batch_no)
         tx.put(*(wiped(person) for person in people if not is_wiped(person)))

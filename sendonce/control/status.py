@@ -10,6 +10,7 @@ from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.jobs import BEATS_S, seen_jobs
+from sendonce.control.notices import late_notices
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate, quick_count
 from sendonce.control.rounds import Retried, retried
 from sendonce.control.sender_health import SenderHealth, sender_health
@@ -37,8 +38,9 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. health: of its sender. oldest_due, reasons
-    and retries: None unless looked at in full; retries: None without any.
+    outcome. stops: what keeps its lane or sender from sending. health: of its sender. late_notices: kinds of notices of
+    the whole store, that wait for longer than they should. oldest_due, reasons, late_notices and retries: None unless
+    looked at in full; retries: None without any.
     """
 
     campaign: Campaign
@@ -56,6 +58,7 @@ class Status:
     stops: list[Stop]
     sender: str
     health: SenderHealth
+    late_notices: Optional[list[str]]
     retries: Optional[Retried] = None
 
     def as_json(self) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class Status:
             "wait_reasons": self.counts.waiting,
             "stops": [stop.as_json() for stop in self.stops],
             "sender_health": self.health.as_json(),
+            "late_notices": self.late_notices,
             "oldest_due": utc_text_or_none(self.oldest_due),
             "jobs": self.jobs.count,
             "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
@@ -152,6 +156,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
         health=sender_health(reader, sender, now),
+        late_notices=late_notices(reader, now) if in_full else None,
         retries=retried(reader, campaign.campaign_id) if in_full else None,
     )
 

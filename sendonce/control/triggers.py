@@ -1,6 +1,7 @@
 """Triggers: from a message's bytes to one idempotent call into control, or to one reason why not."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -236,9 +237,20 @@ def _keep(store: Store, cancel: Trigger, by: str) -> Change:
 
 
 @cache
-def _validator(shape: str) -> jsonschema.Draft202012Validator:
+def _validator(shape: str) -> Any:
     schema = json.loads(resources.files("schemas").joinpath("trigger.schema.json").read_text("utf-8"))
-    return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{shape}", "$defs": schema["$defs"]})
+    return _STRICT({"$ref": f"#/$defs/{shape}", "$defs": schema["$defs"]})
+
+
+def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """In JSON Schema (ECMA-262) `$` is the end; in Python there may be a line break behind it."""
+    if isinstance(value, str) and (value.endswith("\n") or not re.search(pattern, value)):
+        yield jsonschema.ValidationError("does not match the pattern")
+
+
+_STRICT: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, {"pattern": _pattern}
+)
 
 
 def _place(fault: jsonschema.ValidationError) -> str:

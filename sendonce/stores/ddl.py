@@ -25,6 +25,7 @@ NEVER_COMMIT_TIME: Final = frozenset(
         ("send_permits", "used_by"),
         ("delivery_events", "at"),
         ("dead_letters", "expires_at"),
+        ("notices", "visible_at"),
         ("switches", "until_at"),
     }
 )

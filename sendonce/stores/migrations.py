@@ -32,6 +32,10 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             # Rows without a body had no end: 90 days from now on.
             """UPDATE "dead_letters" SET "expires_at" = (CAST(strftime('%s', 'now') AS INTEGER) + 7776000) * 1000000
             WHERE "expires_at" IS NULL""",
+            'CREATE TABLE "notices" ("shard" INTEGER NOT NULL, "notice_id" TEXT NOT NULL, "kind" TEXT NOT NULL, '
+            '"visible_at" INTEGER NOT NULL, "created_at" INTEGER NOT NULL, "attributes" TEXT NOT NULL, '
+            '"body" TEXT NOT NULL, PRIMARY KEY ("shard", "notice_id")) WITHOUT ROWID',
+            'CREATE INDEX "notices_due" ON "notices" ("shard", "kind", "visible_at")',
         ),
         spanner=(
             "ALTER TABLE `templates` ADD COLUMN IF NOT EXISTS `sends_since` TIMESTAMP "
@@ -43,6 +47,11 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             "ALTER TABLE `idempotency_keys` ADD COLUMN IF NOT EXISTS `shard` INT64",
             "CREATE INDEX IF NOT EXISTS `keys_by_time` ON `idempotency_keys` (`shard`, `created_at`)",
             "CREATE NULL_FILTERED INDEX IF NOT EXISTS `dead_letters_by_end` ON `dead_letters` (`expires_at`)",
+            "CREATE TABLE IF NOT EXISTS `notices` (`shard` INT64 NOT NULL, `notice_id` STRING(64) NOT NULL, "
+            "`kind` STRING(64) NOT NULL, `visible_at` TIMESTAMP NOT NULL, "
+            "`created_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true), "
+            "`body` STRING(2621440) NOT NULL, `attributes` STRING(4096) NOT NULL) PRIMARY KEY (`shard`, `notice_id`)",
+            "CREATE INDEX IF NOT EXISTS `notices_due` ON `notices` (`shard`, `kind`, `visible_at`)",
         ),
     ),
 )

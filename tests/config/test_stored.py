@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from schemas.tables import Limit, Setting
-from sendonce.config import Config, ConfigFault, apply_config, config_changes, lanes_in, load_config, senders_in
+from sendonce.config import (
+    Config,
+    ConfigFault,
+    apply_config,
+    config_changes,
+    lanes_in,
+    load_config,
+    senders_in,
+    topic_in,
+    topics_in,
+)
 from sendonce.stores.base import Store
 from sendonce.stores.opening import init_store, open_store
 
@@ -105,3 +115,41 @@ def test_a_setting_of_another_release_is_named(store: Store) -> None:
 
     with pytest.raises(ConfigFault, match=r"the lane 'bulk' in the store was written by another release"):
         lanes_in(store)
+
+
+TOPICS = "outcomes_topic: projects/shop-test/topics/told\ndead_letters_topic: projects/shop-test/topics/dead"
+
+
+def test_topics_are_read_where_jobs_read_them_and_go_with_their_setting(store: Store, tmp_path: Path) -> None:
+    apply_config(store, config(tmp_path, TOPICS), "ann")
+    assert store.read(topics_in) == {
+        "outcomes": "projects/shop-test/topics/told",
+        "dead_letters": "projects/shop-test/topics/dead",
+    }
+    assert store.read(lambda reader: topic_in(reader, "outcomes")) == "projects/shop-test/topics/told"
+
+    changes = apply_config(store, config(tmp_path, TOPICS.splitlines()[1]), "ann")
+
+    assert [(change.action, change.what) for change in changes] == [("remove", "topic outcomes")]
+    assert store.read(lambda reader: topic_in(reader, "outcomes")) is None
+
+
+def test_topics_from_the_environment_win(tmp_path: Path) -> None:
+    (tmp_path / "sendonce.yaml").write_text(TOPICS)
+    environment = {"SENDONCE_OUTCOMES_TOPIC": "projects/shop-test/topics/other"}
+    assert load_config(tmp_path / "sendonce.yaml", environment).topics() == {
+        "outcomes": "projects/shop-test/topics/other",
+        "dead_letters": "projects/shop-test/topics/dead",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["told", "projects/shop-test/subscriptions/told", "projects/x/topics/", "projects/shop-test/topics/goog-x"]
+)
+@pytest.mark.parametrize("setting", ["outcomes_topic", "dead_letters_topic"])
+def test_a_topic_is_named_in_full(tmp_path: Path, setting: str, name: str) -> None:
+    (tmp_path / "sendonce.yaml").write_text(f"{setting}: {name}")
+    with pytest.raises(ConfigFault, match=f"line 1: {setting}: must be the full name of a Pub/Sub topic"):
+        load_config(tmp_path / "sendonce.yaml", {})
+    with pytest.raises(ConfigFault, match=f"^SENDONCE_{setting.upper()}: must be the full name of a Pub/Sub topic"):
+        load_config(None, {f"SENDONCE_{setting.upper()}": name})

@@ -5,7 +5,7 @@ import pytest
 from schemas.tables import Decision
 from sendonce.control.campaigns import begin_cancel, pause, resume, submit
 from sendonce.control.faults import UnknownCampaign, WrongState
-from sendonce.control.triggers import BadTrigger, Trigger, apply_trigger
+from sendonce.control.triggers import BadTrigger, Trigger, apply_trigger, read_trigger
 from sendonce.stores.base import Store
 from tests.control.made import campaign_row, seal
 
@@ -74,3 +74,12 @@ def test_a_person_must_name_a_campaign_that_is_there(store: Store, action) -> No
 
     with pytest.raises(UnknownCampaign):
         action(store, "spring", "ann")
+
+
+@pytest.mark.parametrize("name", ["spring\\n", "", "-spring", "a b", "x" * 101])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    """A line break at its end passed: Python's `$` stands before it, too."""
+    with pytest.raises(BadTrigger) as refused:
+        read_trigger(f'{{"v": 1, "type": "cancel", "campaign_id": "{name}"}}'.encode())
+
+    assert refused.value.reason == "invalid"

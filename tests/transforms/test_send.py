@@ -54,6 +54,13 @@ class FakeWorker:
     def keeper(self) -> "FakeWorker":
         return self
 
+    @property
+    def notices(self) -> "FakeWorker":
+        return self
+
+    def look(self) -> None:
+        """For notices."""
+
     def drop(self, *references: object) -> None:
         """Nothing is kept here."""
 

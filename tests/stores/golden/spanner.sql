@@ -248,6 +248,18 @@ CREATE INDEX `dead_letters_by_campaign` ON `dead_letters` (`campaign_id`, `stage
 
 CREATE NULL_FILTERED INDEX `dead_letters_by_end` ON `dead_letters` (`expires_at`);
 
+CREATE TABLE `notices` (
+  `shard` INT64 NOT NULL,
+  `notice_id` STRING(64) NOT NULL,
+  `kind` STRING(64) NOT NULL,
+  `visible_at` TIMESTAMP NOT NULL,
+  `created_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  `body` STRING(2621440) NOT NULL,
+  `attributes` STRING(4096) NOT NULL,
+) PRIMARY KEY (`shard`, `notice_id`);
+
+CREATE INDEX `notices_due` ON `notices` (`shard`, `kind`, `visible_at`);
+
 CREATE TABLE `triggers` (
   `trigger_id` STRING(64) NOT NULL,
   `received_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),

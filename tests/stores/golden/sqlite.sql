@@ -262,6 +262,19 @@ CREATE INDEX "dead_letters_by_campaign" ON "dead_letters" ("campaign_id", "stage
 
 CREATE INDEX "dead_letters_by_end" ON "dead_letters" ("expires_at") WHERE "expires_at" IS NOT NULL;
 
+CREATE TABLE "notices" (
+  "shard" INTEGER NOT NULL,
+  "notice_id" TEXT NOT NULL,
+  "kind" TEXT NOT NULL,
+  "visible_at" INTEGER NOT NULL,
+  "created_at" INTEGER NOT NULL,
+  "attributes" TEXT NOT NULL,
+  "body" TEXT NOT NULL,
+  PRIMARY KEY ("shard", "notice_id")
+) WITHOUT ROWID;
+
+CREATE INDEX "notices_due" ON "notices" ("shard", "kind", "visible_at");
+
 CREATE TABLE "triggers" (
   "trigger_id" TEXT NOT NULL,
   "received_at" INTEGER NOT NULL,
