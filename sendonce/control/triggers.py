@@ -29,7 +29,7 @@ BODY_BYTES_MAX: Final = 1 << 20
 # Of one transaction: cheap together, and over within some 10 ms, so that critical claims get in between.
 SENDS_AT_ONCE: Final = 32
 RECIPIENTS_AT_ONCE: Final = 256
-# Looks at one send that others take at the same moment: the first may find its stream new, the second its key.
+# Looks at one send that others take at the same moment.
 MOST_TRIES: Final = 5
 
 
@@ -155,22 +155,45 @@ def _groups(triggers: Iterable[Trigger | Send | BadTrigger]) -> Iterator[list[Tr
         yield group
 
 
-def _take(store: Store, sends: Sequence[Send], by: str, tries: int = 1) -> list[Taken]:
+def _take(store: Store, sends: Sequence[Send], by: str) -> list[Taken]:
     key = store_key(store)
+    found = _together(store, key, sends, by) if len(sends) > 1 else None
+    if found is None:
+        return [_alone(store, key, send, by) for send in sends]
+    return [_taken(one, send) for one, send in zip(found, sends, strict=True)]
+
+
+def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[Change | BadTrigger] | None:
+    """Take sends in one transaction. None: one of them must not go with the others, and alone it shows which."""
     try:
-        found = store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
-    except AlreadyExists:
-        # Somebody else took one of them, or began their stream, in between: each looks again, alone.
-        if tries == MOST_TRIES:
-            raise
-        return [taken for send in sends for taken in _take(store, [send], by, tries + 1)]
+        return store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
+    except AlreadyExists:  # somebody else took one of them, or began their stream, in between
+        return None
+    except StoreError:
+        raise
+    except Exception:  # what nobody foresaw
+        return None
+
+
+def _alone(store: Store, key: bytes, send: Send, by: str) -> Taken:
+    try:
+        return _taken(_take_one(store, key, send, by), send)
     except StoreError:
         raise
     except Exception as fault:
-        if len(sends) > 1:
-            return [taken for send in sends for taken in _take(store, [send], by)]
-        return [_unforeseen(fault)]
-    return [_taken(one, send) for one, send in zip(found, sends, strict=True)]
+        return _unforeseen(fault)
+
+
+def _take_one(store: Store, key: bytes, send: Send, by: str) -> Change | BadTrigger:
+    """Take a send that others may take at the same moment: the first look may find its stream new, the next its key."""
+    for last in (*[False] * (MOST_TRIES - 1), True):
+        try:
+            (found,) = store.transact(lambda tx: take_sends(tx, key, [send], by), tag="send")
+            return found
+        except AlreadyExists:
+            if last:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Taken:
@@ -210,8 +233,7 @@ def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
     `expired`; for a send those of `streams.take_sends`.
     """
     if isinstance(trigger, Send):
-        key = store_key(store)
-        (found,) = store.transact(lambda tx: take_sends(tx, key, [trigger], by), tag="send")
+        found = _take_one(store, store_key(store), trigger, by)
         if isinstance(found, BadTrigger):
             raise found
         return found

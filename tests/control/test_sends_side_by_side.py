@@ -15,6 +15,7 @@ from sendonce.control.completion import settle_campaign
 from sendonce.control.finals import is_wiped
 from sendonce.control.outcomes import outcomes_of
 from sendonce.control.streams import purge_keys
+from sendonce.control.triggers import apply_trigger, read_trigger
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.letters import compiled_for, element_of, render
@@ -127,6 +128,20 @@ def test_whoever_loses_an_insert_takes_its_neighbours_all_the_same(
     assert [one.ended for one in take(store, body("a"), body("b"), body("c"))] == ["applied"] * 3
     assert lost == ["send", "send"]
     assert len(rows(store, Batch)) == 3
+
+
+def test_one_send_alone_looks_again_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    transact, lost = store.transact, []
+
+    def loses(work, *, tag):  # type: ignore[no-untyped-def]
+        if tag == "send" and len(lost) < 3:
+            lost.append(tag)
+            raise AlreadyExists("campaigns has a row with this key already")
+        return transact(work, tag=tag)
+
+    monkeypatch.setattr(store, "transact", loses)
+    assert apply_trigger(store, read_trigger(body("a")), "trigger").changed
+    assert len(lost) == 3
 
 
 def test_a_send_is_delivered_wiped_and_found_on_both_stores(store: Store) -> None:
