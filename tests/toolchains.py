@@ -14,7 +14,10 @@ def missing(name: str) -> str:
     """What keeps an example in `gcloud`, `node` or `go` from running here, in a few words; empty if it can."""
     if shutil.which(name) is None:
         return name
-    if name == "node" and not (EXAMPLES / "node" / "node_modules" / "@google-cloud" / "pubsub").is_dir():
+    if (
+        name == "node"
+        and not (EXAMPLES / "node" / "node_modules" / "@google-cloud" / "pubsub" / "package.json").is_file()
+    ):
         return "@google-cloud/pubsub for node (npm install in examples/publish/node)"
     if name == "go" and not _go_libraries():
         return "cloud.google.com/go/pubsub for go (go mod download in examples/publish/go)"

@@ -79,7 +79,7 @@ class _ApplyTriggers(InspectedDoFn):
             self._count(taken)
             self._worker.on_trigger(TriggerResult(message.message_id, taken.ended, taken.reason, taken.detail))
             if taken.ended == "bad":
-                dead.append(DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, body=message.body))
+                dead.append(_dead(message, taken))
         return dead
 
     def _count(self, taken: Taken) -> None:
@@ -87,6 +87,12 @@ class _ApplyTriggers(InspectedDoFn):
         counters[taken.ended].inc()
         self._defaults.inc(sum(taken.warnings.values()))
         self._changed = self._changed or taken.ended == "applied"
+
+
+def _dead(message: TriggerMessage, taken: Taken) -> DeadLetter:
+    """Its message id is the one that Pub/Sub gave the publisher, or its place in a file."""
+    name = message.message_id[-64:] or None
+    return DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, message_id=name, body=message.body)
 
 
 def _now_ms() -> int:
