@@ -30,6 +30,7 @@ import apache_beam as beam
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
 from schemas.elements import PRIORITIES, DeadLetter, Tick
 from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config
+from sendonce.control.faults import JobFault
 from sendonce.stores.base import StoreError
 from sendonce.stores.opening import open_store
 from transforms.dead_letters import DEAD, WriteDeadLetters
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigFault as fault:
         print(f"Error: {fault}", file=sys.stderr)
         return 2
-    except StoreError as fault:
+    except (StoreError, JobFault) as fault:
         print(f"Error: {fault}", file=sys.stderr)
         return 1
 
@@ -137,10 +138,11 @@ def _run_here(store_url: str, subscription: str, lanes: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     report = run_live(store_url, subscription, lanes=lanes, stop=stop)
-    print(f"Stopped; {report.unfinished} recipients are not finished. The same command goes on from here.")
+    left = "nobody knows how many" if report.unfinished is None else str(report.unfinished)
+    print(f"Stopped; {left} recipients are not finished. The same command goes on from here.")
     sys.stdout.flush()
-    if report.in_flight:
-        # Python would wait for the threads of those requests, past the 30 s that a stop may take.
+    if report.in_flight or report.unfinished is None:
+        # Python would wait for threads that wait for a provider or the store, past the 30 s that a stop may take.
         os._exit(1)
     return int(report.unfinished > 0)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Optional, TypeVar
 
 from google.api_core import exceptions as google
 from google.auth.exceptions import GoogleAuthError
@@ -24,6 +25,7 @@ from pipelines.private_topic import FINAL, remove_topic
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES
 from sendonce.config import ConfigFault
+from sendonce.control.faults import JobFault
 from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import left_to_do
@@ -31,9 +33,15 @@ from sendonce.stores.base import StoreError, StoreUnavailable
 from sendonce.stores.opening import shared_store
 from transforms.worker import WorkerSpec
 
+Result = TypeVar("Result")
+
 LOOK_S = 0.1
 # A stop gives the intake, the graphs and the requests in flight this long together; 30 s is what was promised.
-STOP_S = 25.0
+STOP_S = 23.0
+# Then come the job's row and its report, at a store that may not answer: at least so long for each, and longer where a
+# stop has taken less than this.
+LAST_LOOK_S = 2.0
+STOPPED_S = 27.0
 # A job that was silent for so long is gone, and its private topics with it.
 GONE_S = 24 * 3600.0
 # How soon a thread that waits for its turn gets it, while others compute: a critical send takes dozens of turns.
@@ -44,8 +52,8 @@ TURN_S = 0.0005
 class LiveReport:
     """How a live job ended. applied, ignored, bad: triggers. handed_back: batches that it had planned and not begun.
 
-    unfinished: recipients without a final outcome. in_flight: whether requests were still under way when the patience
-    of a stop ended; their batches come into doubt when their leases end.
+    unfinished: recipients without a final outcome, None if the store did not answer. in_flight: whether requests were
+    still under way when the patience of a stop ended; their batches come into doubt when their leases end.
     """
 
     seconds: float
@@ -53,7 +61,7 @@ class LiveReport:
     ignored: int
     bad: int
     handed_back: int
-    unfinished: int
+    unfinished: Optional[int]
     waits_for: tuple
     restarts: int
     in_flight: bool
@@ -70,8 +78,9 @@ def run_live(
     """Take triggers from a subscription and send what is due, until `stop` is set. begun: called once all is checked.
 
     Then nothing new is claimed, requests in flight end, the rest goes back to the store, all within 30 s. Raises
-    ConfigFault for a subscription that is not there or may not be read, StoreRefused when the store will not do. A
-    store or Pub/Sub that is away is waited for.
+    ConfigFault for a subscription that is not there or may not be read, JobFault for one that was taken away meanwhile,
+    StoreRefused when the store will not do. A store or Pub/Sub that is away later is waited for; at the start it is a
+    JobFault or StoreUnavailable.
     """
     chosen = tuple(lane for lane in PRIORITIES if lane in lanes)
     _check(subscription)
@@ -93,6 +102,7 @@ class _Live:
         self._subscription = subscription
         self._stopping = threading.Event()
         self._faults: list[Exception] = []
+        self._over_s = 0.0
         job_id, project = new_job_id(), subscription.split("/")[1]
         groups = [tuple(lane for lane in lanes if lane in group) for group in GROUPS]
         specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups if group]
@@ -101,35 +111,35 @@ class _Live:
         topics = [graph.topic.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
         self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell)
-        self._beaten_s = float("-inf")
 
     def run(self, stop: threading.Event) -> LiveReport:
         started_s = time.monotonic()
         release_senders(self._store, {lane.terms.sender for lane in self._lanes})
         self._row.beat("running")
         self._remove_left_over()
-        try:
-            with errors_kept_back() as beams_words:
+        with errors_kept_back() as beams_words:
+            try:
                 self._intake.start()
                 for graph in self._graphs:
                     graph.start()
+                threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
                 while not stop.wait(LOOK_S) and not self._faults:
-                    self._beat()
-                beams_words.clear()
-        finally:
-            self._end()
+                    continue
+            finally:
+                self._end()
+            beams_words.clear()
         if self._faults:
             fault = self._faults[0]
-            raise _wrong(self._subscription, fault) if isinstance(fault, google.GoogleAPICallError) else fault
-        left = self._store.read(lambda reader: left_to_do(reader, self._lanes))
+            raise _lost(self._subscription, fault) if isinstance(fault, google.GoogleAPICallError) else fault
+        left = self._last(lambda: self._store.read(lambda reader: left_to_do(reader, self._lanes)))
         return LiveReport(
             time.monotonic() - started_s,
             self._intake.applied,
             self._intake.ignored,
             self._intake.bad,
             sum(graph.handed_back for graph in self._graphs),
-            left.unfinished,
-            left.waits_for,
+            None if left is None else left.unfinished,
+            () if left is None else left.waits_for,
             sum(graph.restarts for graph in self._graphs),
             not all(graph.all_ended for graph in self._graphs),
         )
@@ -137,6 +147,7 @@ class _Live:
     def _end(self) -> None:
         """Stop everything, side by side: the graphs have one patience together."""
         until_s = time.monotonic() + STOP_S
+        self._over_s = time.monotonic() + STOPPED_S
         self._stopping.set()
         self._intake.stop(3.0)
         ending = [
@@ -147,8 +158,11 @@ class _Live:
             thread.start()
         for thread in ending:
             thread.join(max(0.0, until_s - time.monotonic()))
-        with suppress(StoreError):
-            self._row.beat("ended", **self._facts())
+        self._last(lambda: self._row.beat("ended", **self._facts()))
+
+    def _last(self, work: Callable[[], Result]) -> Optional[Result]:
+        """The result of something to be done at the store at the end; None if it does not answer in time."""
+        return _within(max(LAST_LOOK_S, (self._over_s - time.monotonic()) / 2), work)
 
     def _wake(self, lane: str | None) -> None:
         """A trigger changed something: of one lane, or nobody knows of which."""
@@ -162,10 +176,15 @@ class _Live:
         self._graphs[0].worker.notices.look()
 
     def _beat(self) -> None:
-        if time.monotonic() - self._beaten_s >= BEATS_S / 2:
-            self._beaten_s = time.monotonic()
-            with suppress(StoreUnavailable):
+        """In a thread of its own: a store that is silent must not hold up a stop."""
+        while not self._stopping.wait(BEATS_S / 2):
+            try:
                 self._row.beat("running", **self._facts())
+            except StoreUnavailable:
+                continue
+            except StoreError as fault:
+                self._hear(fault)
+                return
 
     def _facts(self) -> dict[str, int]:
         return {
@@ -188,6 +207,20 @@ class _Live:
         forget_old_jobs(self._store)
 
 
+def _within(patience_s: float, work: Callable[[], Result]) -> Optional[Result]:
+    """What some work at the store returns; None when the store is away, or has not answered in time."""
+    found: list[Result] = []
+
+    def run() -> None:
+        with suppress(StoreError):
+            found.append(work())
+
+    thread = threading.Thread(target=run, name="last-look", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    return found[0] if found else None
+
+
 def _check(subscription: str) -> None:
     """Ask for the subscription once. Who may read it, but not ask for it, is not held up."""
     try:
@@ -199,14 +232,25 @@ def _check(subscription: str) -> None:
         raise _wrong(subscription, fault) from None
     except (google.GoogleAPICallError, google.RetryError) as fault:
         where = os.environ.get("PUBSUB_EMULATOR_HOST", "Pub/Sub")
-        raise ConfigFault(
-            f"{where} does not answer ({type(fault).__name__}); is it there, and is the way free?"
-        ) from None
+        raise JobFault(f"{where} does not answer ({type(fault).__name__}); is it there, and is the way free?") from None
     except GoogleAuthError as fault:
         raise ConfigFault(
             f"no credentials for Pub/Sub ({type(fault).__name__}); run `gcloud auth application-default login`, "
             "or set PUBSUB_EMULATOR_HOST"
         ) from None
+
+
+def _lost(subscription: str, fault: Exception) -> Exception:
+    """What to say of a subscription that was there when the job began."""
+    if not isinstance(fault, google.NotFound):
+        return _wrong(subscription, fault)
+    name = subscription.rpartition("/")[2]
+    return JobFault(
+        f"the subscription {subscription} is not there any more: somebody removed it, or the emulator was started anew "
+        "and has forgotten everything. Triggers that it held are gone, too. "
+        f"`gcloud pubsub subscriptions create {name} --topic TOPIC` makes it again; then start the job again, and "
+        "publish again what the store does not show: a trigger that comes twice changes nothing"
+    )
 
 
 def _wrong(subscription: str, fault: Exception) -> ConfigFault:

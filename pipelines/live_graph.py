@@ -99,6 +99,8 @@ class LiveGraph:
         """Run the graph until it fails or the job is to stop. Returns after faults that pass; raises the others."""
         try:
             self.topic.make()
+        except google.NotFound:
+            return  # its topic was taken away before it had a subscription: the next start makes both
         except FINAL as fault:
             raise ConfigFault(
                 f"the job's private topic {self.topic.topic} cannot be made ({type(fault).__name__}); "

@@ -132,12 +132,20 @@ class Waker:
                 self._asked = False
                 self._unread_since_s = time.monotonic()
             self._number += 1
-            # A topic that is away ends the graph's own reading too, and then the job makes both anew.
+            # A Pub/Sub that is away ends the graph's own reading too, and then the job makes both anew.
             with suppress(google.GoogleAPICallError, google.RetryError, TimeoutError):
-                self._topic.publish(Tick(self._number, time.time_ns() // 1_000_000))
+                self._publish(Tick(self._number, time.time_ns() // 1_000_000))
             if stopping:
                 return
             due_s = time.monotonic() + self._tick_s
+
+    def _publish(self, tick: Tick) -> None:
+        try:
+            self._topic.publish(tick)
+        except google.NotFound:
+            # A subscription whose topic is gone stays, and gives nothing for ever: without it the graph's reading ends.
+            self._topic.remove()
+            raise
 
     def _unread(self) -> bool:
         return self._unread_since_s is not None and time.monotonic() - self._unread_since_s < LOST_S

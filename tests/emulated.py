@@ -16,6 +16,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -31,6 +32,26 @@ SPANNER_PORT, PUBSUB_PORT = 9010, 8085
 
 class Missing(Exception):
     """What is not installed, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """One that runs: its host and port, and its process, which leads a group of its own."""
+
+    address: str
+    process: "subprocess.Popen[bytes]"
+
+    def pause(self) -> None:
+        """It answers nobody and forgets nothing, until `go_on`."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """It is gone, and all that it held."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def sdk() -> Path:
@@ -76,24 +97,30 @@ def _program(place: str, component: str) -> Path:
 @contextlib.contextmanager
 def spanner_emulator(port: int = 0) -> Iterator[str]:
     """A running Spanner emulator; gives its host and port. Missing where there is none."""
-    address = f"127.0.0.1:{port or _free_port()}"
-    with _running([str(spanner_program()), "--host_port", address], address) as started:
-        _wait_for(started, lambda: _takes_connections(address))
-        yield address
+    with emulator("spanner", port) as running:
+        yield running.address
 
 
 @contextlib.contextmanager
 def pubsub_emulator(port: int = 0) -> Iterator[str]:
     """A running Pub/Sub emulator; gives its host and port. Missing where there is none."""
+    with emulator("pubsub", port) as running:
+        yield running.address
+
+
+@contextlib.contextmanager
+def emulator(name: str, port: int = 0) -> Iterator[Emulator]:
+    """The running emulator `spanner` or `pubsub`, on a free port unless one is given. Missing where there is none."""
     host, port = "127.0.0.1", port or _free_port()
-    with (
-        tempfile.TemporaryDirectory(prefix="pubsub-emulator-") as folder,
-        _running(
-            [str(pubsub_program()), f"--host={host}", f"--port={port}", f"--data-dir={folder}"], f"{host}:{port}"
-        ) as started,
-    ):
-        _wait_for(started, lambda: _answers(f"http://{host}:{port}"))
-        yield f"{host}:{port}"
+    address = f"{host}:{port}"
+    with tempfile.TemporaryDirectory(prefix=f"{name}-emulator-", ignore_cleanup_errors=True) as folder:
+        if name == "spanner":
+            command = [str(spanner_program()), "--host_port", address]
+        else:
+            command = [str(pubsub_program()), f"--host={host}", f"--port={port}", f"--data-dir={folder}"]
+        with _running(command, address) as process:
+            _wait_for(process, lambda: _takes_connections(address) if name == "spanner" else _answers(address))
+            yield Emulator(address, process)
 
 
 @contextlib.contextmanager
@@ -110,6 +137,7 @@ def _running(command: list[str], address: str) -> Iterator["subprocess.Popen[byt
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
+                os.killpg(process.pid, signal.SIGCONT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
                 break
@@ -134,9 +162,9 @@ def _takes_connections(address: str) -> bool:
     return True
 
 
-def _answers(url: str) -> bool:
+def _answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
+        with urllib.request.urlopen(f"http://{address}", timeout=1) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -1,8 +1,9 @@
 """What a store and a provider say happened, read without any of the code that made it happen.
 
-A SQLite store is read with plain SQL, an outbox with the standard library's mailbox module.
+A store is read with plain SQL, on SQLite or on Spanner; an outbox with the standard library's mailbox module.
 """
 
+import base64
 import hashlib
 import mailbox
 import sqlite3
@@ -73,6 +74,30 @@ def _value(column: Column, raw: Any) -> Any:
     if column.type is datetime:
         return EPOCH + timedelta(microseconds=raw)
     return bool(raw) if column.type is bool else raw
+
+
+def read_spanner(database: Any, kinds: Iterable[type] = tuple(TABLES)) -> Records:
+    """The same of a store on Spanner. database: Google's own object of it."""
+    with database.snapshot(multi_use=True) as snapshot:
+        return Records({kind: _spanner_rows(snapshot, kind) for kind in kinds})
+
+
+def _spanner_rows(snapshot: Any, kind: type[Row]) -> list[Row]:
+    table = TABLES[kind]
+    names = ", ".join(f"`{column.name}`" for column in table.columns)
+    found = snapshot.execute_sql(f"SELECT {names} FROM `{table.name}`")
+    return [
+        kind(*(_spanner_value(column, raw) for column, raw in zip(table.columns, row, strict=True))) for row in found
+    ]
+
+
+def _spanner_value(column: Column, raw: Any) -> Any:
+    if raw is None:
+        return None
+    if column.type is datetime:
+        # Google's own class compares and prints otherwise.
+        return datetime(raw.year, raw.month, raw.day, raw.hour, raw.minute, raw.second, raw.microsecond, UTC)
+    return base64.b64decode(raw) if column.type is bytes else raw
 
 
 def read_outbox(folder: Path) -> list[Arrival]:

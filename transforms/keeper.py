@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from schemas.elements import Reference
 from sendonce.delivery.protocol import keep
@@ -18,6 +19,8 @@ from sendonce.stores.base import Store, StoreError
 # Of a visibility time: when a reference that is still held is extended.
 EXTEND_AFTER = 0.4
 LOOK_EVERY = 0.1
+# In one transaction: a process may hold many, and each claim waits for its turn at the store, too.
+KEPT_AT_ONCE = 32
 
 
 @dataclass
@@ -69,16 +72,18 @@ class Keeper:
                 if now_s - held.since_s >= held.visibility_s * EXTEND_AFTER
             ]
         extended = 0
-        for reference, held in due:
-            alive = self._store.transact(
-                lambda tx, reference=reference, held=held: keep(tx, reference, held.visibility_s), tag="keep"
-            )
-            if alive:
-                held.since_s = now_s
-                extended += 1
-            else:
-                self.drop(reference)
+        for visibility_s in {held.visibility_s for _, held in due}:
+            same = [(reference, held) for reference, held in due if held.visibility_s == visibility_s]
+            for start in range(0, len(same), KEPT_AT_ONCE):
+                extended += self._extend(dict(same[start : start + KEPT_AT_ONCE]), visibility_s, now_s)
         return extended
+
+    def _extend(self, some: dict[Reference, _Held], visibility_s: float, now_s: float) -> int:
+        alive = set(self._store.transact(partial(keep, references=list(some), visibility_s=visibility_s), tag="keep"))
+        self.drop(*(reference for reference in some if reference not in alive))
+        for reference in alive:
+            some[reference].since_s = now_s
+        return len(alive)
 
     def _run(self) -> None:
         while True:

@@ -3,7 +3,7 @@
 from sendonce.cli.main import FAILED, WRONG
 from sendonce.cli.session import Unfinished
 from sendonce.config import ConfigFault
-from sendonce.control.faults import ControlFault
+from sendonce.control.faults import ControlFault, JobFault
 from sendonce.stores.base import StoreError, StoreRefused, StoreUnavailable
 
 
@@ -13,6 +13,8 @@ def explain(fault: Exception) -> tuple[str, str, int] | None:
         return "", "unfinished", FAILED
     if isinstance(fault, ControlFault):
         return str(fault), fault.reason, FAILED if fault.reason == "load_failed" else WRONG
+    if isinstance(fault, JobFault):
+        return str(fault), fault.reason, FAILED
     if isinstance(fault, ConfigFault):
         return str(fault), "config", WRONG
     if isinstance(fault, StoreRefused):

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from sendonce.cli.looks import Looks
 from sendonce.cli.output import counted, duration, moment, number, out, print_json, table
 from sendonce.cli.session import Session, with_session
 from sendonce.cli.status import stop_text
@@ -38,7 +39,7 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
     """Limits of every lane and sender: what is left of them, and who waits for which.
 
     Free: recipients that may go at once, of the bucket or of the window that ends now. Speed: recipients a second
-    handed to the provider over the last minute.
+    handed to the provider over the last minute. On Spanner what is watched may be 10 s old.
 
     \b
     With --json: {at, scopes}; with --watch too, one line for each look. A scope:
@@ -61,14 +62,15 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
         else:
             out().print(_view(at, scopes))
         return
+    looks = Looks()
     if session.as_json:
         while True:
-            click.echo(orjson.dumps(_document(*lane_uses(session.store))).decode())
+            click.echo(orjson.dumps(_document(*lane_uses(session.store, looks.stale_s()))).decode())
             time.sleep(every_s)
-    with Live(_view(*lane_uses(session.store)), console=out(), auto_refresh=False) as live:
+    with Live(_view(*lane_uses(session.store, looks.stale_s())), console=out(), auto_refresh=False) as live:
         while True:
             time.sleep(every_s)
-            live.update(_view(*lane_uses(session.store)), refresh=True)
+            live.update(_view(*lane_uses(session.store, looks.stale_s())), refresh=True)
 
 
 def _document(at: datetime, scopes: list[ScopeUse]) -> dict[str, Any]:

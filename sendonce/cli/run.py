@@ -123,15 +123,17 @@ def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> No
             f"Stopped after {duration(report.seconds)}. "
             f"Triggers: {report.applied} applied, {report.ignored} ignored, {report.bad} bad."
         )
-        if report.unfinished:
+        if report.unfinished is None:
+            out().print("The store does not answer: what is open is not known.", style="yellow")
+        elif report.unfinished:
             out().print(f"{counted(report.unfinished, 'recipient is', 'recipients are')} not finished.")
         for reason in report.waits_for:
             out().print(f"· {_WAITS.get(reason, reason)}", style="yellow", markup=False)
         if report.in_flight:
             out().print("· requests were still in flight; they come into doubt when their leases end", style="yellow")
         out().print(f"`{go_on}` goes on from here.", style="dim", markup=False, soft_wrap=True)
-    if report.in_flight:
-        # Python would wait for the threads of those requests, past the 30 s that a stop may take.
+    if report.in_flight or report.unfinished is None:
+        # Python would wait for threads that wait for a provider or the store, past the 30 s that a stop may take.
         sys.stdout.flush()
         os._exit(1)
     if report.unfinished:

@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sendonce.cli.looks import Looks
 from sendonce.cli.output import (
     counted,
     duration,
@@ -92,7 +93,8 @@ def status(session: Session, campaign: str | None, watch: bool, every_s: float) 
     """How far CAMPAIGN is. Without a name: the one campaign there is, or the newest that runs.
 
     Counts come from the batches themselves. Done means a final outcome; 100 % only when everybody has one.
-    With --watch --json: one line of JSON for each look.
+    With --watch --json: one line of JSON for each look. On Spanner what is watched may be 10 s old; the first look, and
+    a call without --watch, show the present.
     """
     campaign = campaign or _only_or_running(session)
     if watch:
@@ -116,18 +118,23 @@ def _only_or_running(session: Session) -> str:
 def _watch(session: Session, campaign: str, every_s: float) -> None:
     import orjson
 
-    found = campaign_status(session.store, campaign, in_full=False)
+    looks = Looks()
+
+    def look() -> Status:
+        return campaign_status(session.store, campaign, in_full=False, stale_s=looks.stale_s())
+
+    found = look()
     if session.as_json:
         while True:
             click.echo(orjson.dumps(found.as_json()).decode())
             if found.campaign.state in ENDED:
                 return
             time.sleep(every_s)
-            found = campaign_status(session.store, campaign, in_full=False)
+            found = look()
     with Live(status_view(found), console=out(), auto_refresh=False, transient=False) as live:
         while found.campaign.state not in ENDED:
             time.sleep(every_s)
-            found = campaign_status(session.store, campaign, in_full=False)
+            found = look()
             live.update(status_view(found), refresh=True)
 
 

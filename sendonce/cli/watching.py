@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.tables import Campaign
+from sendonce.cli.looks import Looks
 from sendonce.cli.output import duration, err, kind_text, moment, number, percent
 from sendonce.cli.senders import health_text
 from sendonce.control.campaigns import CANCELLING, RUNNING
@@ -22,7 +23,11 @@ from sendonce.control.sender_health import unwell_senders
 from sendonce.stores.base import Reader, Store, StoreError
 
 _LOOK_S: Final = 0.25
+# Where only a line is said now and then: each look adds up every batch of the campaigns that run.
+_QUIET_LOOK_S: Final = 1.0
 _LINE_S: Final = 10.0
+# A store that does not answer must not hold up the end.
+_LAST_LOOK_S: Final = 2.0
 # The speed shown is that of the last seconds: long enough to be steady, short enough to tell the truth.
 _SPEED_OVER_S: Final = 6.0
 _SHOWN: Final = 8
@@ -49,6 +54,7 @@ class Watch:
         self._lanes = lanes
         self._only = campaign_id
         self._over = threading.Event()
+        self._looks = Looks()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
         self._seen: dict[str, deque[tuple[float, int]]] = {}
         self._waits = ""
@@ -64,7 +70,7 @@ class Watch:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(_LAST_LOOK_S)
         if self._live:
             self._live.stop()
 
@@ -88,9 +94,9 @@ class Watch:
         said_s = time.monotonic()
         last = False
         while not last:
-            last = self._over.wait(_LOOK_S)
+            last = self._over.wait(_LOOK_S if self._live else _QUIET_LOOK_S)
             with suppress(StoreError):
-                found = self._store.read(self._look)
+                found = self._store.read(self._look, stale_s=0.0 if last else self._looks.stale_s())
                 speeds = {name: self._speed(name, counts.done) for name, counts in found.items()}
                 if self._live:
                     bars: list[RenderableType] = [_bars(name, found[name], speeds[name]) for name in found]

@@ -21,7 +21,8 @@ DEFAULT_OUTBOX: Final = ".sendonce/outbox"
 NAME_BYTES_MAX: Final = 255
 FOLDER_BYTES_MAX: Final = 4095 - 2 * NAME_BYTES_MAX
 
-# A provider's largest bulk call is 1,000 (SendGrid); larger batches need fewer requests per form letter.
+# A provider's largest bulk call is 1,000 (SendGrid); larger batches need fewer requests per form letter. What ends a
+# batch at once writes a row for each recipient: 5,000 are 70,000 mutations, of 80,000 that Spanner takes in a commit.
 BATCH_SIZE_MAX: Final = 5000
 
 # SendGrid takes `send_at` up to 72 hours ahead; an hour is left for clocks that differ.

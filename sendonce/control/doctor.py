@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
-from schemas.tables import SCHEMA_VERSION, Batch, Meta
+from schemas.tables import SCHEMA_VERSION, Meta
 from sendonce.config import (
     Config,
     ConfigFault,
@@ -25,6 +25,7 @@ from sendonce.config import (
     topics_in,
 )
 from sendonce.config.secrets import resolve
+from sendonce.control.doubts import list_doubts
 from sendonce.control.guards import sender_obstacle
 from sendonce.control.notices import LATE, waiting_notices
 from sendonce.control.notices import what as what_notices
@@ -240,8 +241,7 @@ def _health(store: Store, lanes: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _doubts(store: Store) -> Iterator[Finding]:
-    held = store.read(lambda reader: reader.tally(Batch, by=("open_state",), sums=("n_in_doubt",)))
-    count = sum(int(group["n_in_doubt"]) for group in held if group["open_state"] == "held")
+    count = sum(doubt.batch.n_in_doubt for doubt in list_doubts(store) if doubt.held)
     if count:
         yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
 

@@ -39,6 +39,12 @@ class ControlFault(Exception):
     reason = "refused"
 
 
+class JobFault(Exception):
+    """A running job lost what it cannot go on without, and a person must bring it back. The call was right."""
+
+    reason = "job_failed"
+
+
 class UnknownCampaign(ControlFault):
     """No campaign of this name is in the store."""
 

@@ -10,6 +10,7 @@ import orjson
 
 from schemas.tables import COMMIT_TIME, Campaign
 from sendonce.addresses import BadAddress, sender_address
+from sendonce.config.model import BATCH_SIZE_MAX
 from sendonce.control.expiry import EXPIRES_AT, text_of
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
@@ -17,7 +18,6 @@ from sendonce.control.suppressions import BULK, EVERYWHERE, checked_list
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
 from sendonce.zones import locale_name, nearest_zone, zone_name
 
-BATCH_SIZE_MAX: Final = 10_000
 PRIORITIES: Final = ("critical", "high", "bulk")
 
 

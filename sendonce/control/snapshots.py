@@ -62,6 +62,7 @@ class Snapshot:
 
     def __init__(self, store: Store, draft: Campaign, token: str) -> None:
         self._store = store
+        self._rows = min(_WRITE_ROWS, store.rows_at_once)
         self._id = draft.campaign_id
         pid = os.getpid()
         self._owner = {"token": token, "host": socket.gethostname(), "pid": pid, "started": _started(pid)}
@@ -199,7 +200,7 @@ class Snapshot:
             found = tx.get(Campaign, self._id)
             if found is None or _owner_of(found) != self._owner:
                 return 0
-            rows = tx.scan(kind, ANY_SHARD, self._id, limit=_WRITE_ROWS)
+            rows = tx.scan(kind, ANY_SHARD, self._id, limit=self._rows)
             tx.delete(*rows)
             if found.state == LOADING:
                 tx.put(replace(found, changed_at=COMMIT_TIME))
@@ -230,7 +231,7 @@ class Snapshot:
             for person in map(Recipient, repeat(shard), repeat(self._id), repeat(batch_no), count(), *columns):
                 people.append(person)
                 characters += len(person.template_variables)
-                if len(people) == _WRITE_ROWS or characters >= _WRITE_CHARACTERS:
+                if len(people) == self._rows or characters >= _WRITE_CHARACTERS:
                     yield people, ended
                     people, ended, characters = [], [], 0
             ended.append(self._batch(shard, batch_no, len(members), timezone))

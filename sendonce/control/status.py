@@ -107,8 +107,11 @@ class Status:
         }
 
 
-def campaign_status(store: Store, campaign_id: str, *, in_full: bool = True) -> Status:
-    """One campaign as of now, or UnknownCampaign. in_full: with what takes a look at every batch or shard."""
+def campaign_status(store: Store, campaign_id: str, *, in_full: bool = True, stale_s: float = 0.0) -> Status:
+    """One campaign as of now, or UnknownCampaign. in_full: with what takes a look at every batch or shard.
+
+    stale_s: how old the look may be, for who only watches; everything in it is then of that moment.
+    """
 
     def look(reader: Reader) -> Status:
         campaign = reader.get(Campaign, campaign_id)
@@ -116,7 +119,7 @@ def campaign_status(store: Store, campaign_id: str, *, in_full: bool = True) -> 
             raise UnknownCampaign(campaign_id)
         return _status(reader, campaign, in_full=in_full)
 
-    return store.read(look)
+    return store.read(look, stale_s=stale_s)
 
 
 def all_statuses(store: Store) -> list[Status]:

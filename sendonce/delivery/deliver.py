@@ -148,8 +148,7 @@ class _Run:
     def go(self) -> Delivery:
         """Claim the batch, then go on as its owner."""
         prepared, ask = self._next(self._seen, {})
-        started_s = self._clocks.own_s()
-        turn = self._commit(
+        turn, started_s = self._commit(
             "claim", lambda tx: protocol.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
         )
         return self._own(turn, prepared, started_s)
@@ -168,8 +167,7 @@ class _Run:
             return self._end(Turn(Move.ENDED, reason=protocol.PAYLOAD_CHANGED))
         same = prepared
         shares = shares_of(self._terms.groups, chosen)
-        started_s = self._clocks.own_s()
-        turn = self._commit(
+        turn, started_s = self._commit(
             "reclaim",
             lambda tx: protocol.reclaim(
                 tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.identity, shares
@@ -199,11 +197,9 @@ class _Run:
         return self._end(turn)
 
     def _advance(self, mine: Batch, report: Report | None, ask: Ask | Later | None) -> tuple[Turn, float]:
-        started_s = self._clocks.own_s()
-        turn = self._commit(
+        return self._commit(
             "advance", lambda tx: protocol.advance(tx, self._terms, mine, self._worker_id, report, self._facts, ask)
         )
-        return turn, started_s
 
     def _call(self, mine: Batch, prepared: Prepared, started_s: float, *, repeated: bool) -> Report:
         times = self._terms.times
@@ -262,14 +258,25 @@ class _Run:
             self._facts = replace(self._facts, outcomes=refused)
             return None
 
-    def _commit(self, tag: str, work: Callable[[Tx], Result]) -> Result:
-        """Run a step of the protocol; a lost commit reply is settled by running it again: it knows its own traces."""
+    def _commit(self, tag: str, work: Callable[[Tx], Result]) -> tuple[Result, float]:
+        """Run a step of the protocol; also returns this process's clock from before the run that may have committed.
+
+        Lease and permit begin in that run, so the runs that a store aborted before it take nothing from them. A lost
+        commit reply is settled by running the step again: it knows its own traces, and those are of the first time.
+        """
+        started_s = self._clocks.own_s()
+
+        def run(tx: Tx) -> Result:
+            nonlocal started_s
+            started_s = self._clocks.own_s()
+            return work(tx)
+
         try:
-            return self._store.transact(work, tag=tag)
+            return self._store.transact(run, tag=tag), started_s
         except StoreUnavailable as fault:
             if not fault.maybe_applied:
                 raise
-            return self._store.transact(work, tag=tag)
+            return self._store.transact(work, tag=tag), started_s
 
     def _end(self, turn: Turn) -> Delivery:
         changed: dict[str, int] = {}

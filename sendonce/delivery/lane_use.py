@@ -39,9 +39,12 @@ class _Lane:
     waiting: list[Waiting] = field(default_factory=list)
 
 
-def lane_uses(store: Store) -> tuple[datetime, list[ScopeUse]]:
-    """Store time, and every scope: lanes, critical first; senders; then others by name. One consistent look."""
-    return store.read(_look)
+def lane_uses(store: Store, stale_s: float = 0.0) -> tuple[datetime, list[ScopeUse]]:
+    """Store time, and every scope: lanes, critical first; senders; then others by name. One consistent look.
+
+    stale_s: how old it may be; then its time is that moment.
+    """
+    return store.read(_look, stale_s=stale_s)
 
 
 def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:

@@ -74,8 +74,10 @@ def plan(tx: Tx, terms: Terms, campaign_id: str, batch_nos: Iterable[int]) -> li
     now = tx.now()
     visible_at = now + timedelta(seconds=terms.times.visibility_s)
     references = []
-    for batch_no in batch_nos:
-        batch = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    keys = [batch_key(campaign_id, batch_no) for batch_no in batch_nos]
+    found = {batch.batch_no: batch for batch in tx.get_many(Batch, keys)}
+    for _, _, batch_no in keys:
+        batch = found.get(batch_no)
         if batch is None or not _plannable(batch, terms, now):
             continue
         if batch.state == batches.IN_DOUBT:
@@ -96,13 +98,20 @@ def postpone(tx: Tx, campaign_id: str, batch_no: int, seen_due_at: datetime, due
     return True
 
 
-def keep(tx: Tx, reference: Reference, visibility_s: float) -> bool:
-    """Keep a queued batch invisible for longer: its reference is not lost, only slow. False: the reference is stale."""
-    found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
-    if found is None or found.plan_no != reference.plan_no or found.state not in (batches.QUEUED, batches.IN_DOUBT):
-        return False
-    tx.put(replace(found, visible_at=tx.now() + timedelta(seconds=visibility_s)))
-    return True
+def keep(tx: Tx, references: Sequence[Reference], visibility_s: float) -> list[Reference]:
+    """Keep queued batches invisible for longer: their references are not lost, only slow. Without the stale ones."""
+    keys = [batch_key(reference.campaign_id, reference.batch_no) for reference in references]
+    found = {(batch.campaign_id, batch.batch_no): batch for batch in tx.get_many(Batch, keys)}
+    visible_at = tx.now() + timedelta(seconds=visibility_s)
+    alive = []
+    for reference in references:
+        batch = found.get((reference.campaign_id, reference.batch_no))
+        if batch is None or batch.plan_no != reference.plan_no:
+            continue
+        if batch.state in (batches.QUEUED, batches.IN_DOUBT):
+            tx.put(replace(batch, visible_at=visible_at))
+            alive.append(reference)
+    return alive
 
 
 def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:

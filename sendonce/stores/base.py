@@ -56,7 +56,10 @@ class StoreRefused(StoreError):
 
 class Reader(Protocol):
     def now(self) -> datetime:
-        """Store time, UTC. Never goes backwards; leases and due times are judged by it alone."""
+        """Store time, UTC. Never goes backwards; leases and due times are judged by it alone.
+
+        In a stale read it is the moment that is read.
+        """
 
     def pace(self) -> datetime:
         """The clock by which limits count: only the differences mean something.
@@ -115,7 +118,10 @@ class Tx(Reader, Protocol):
 
 
 class Store(Protocol):
+    """rows_at_once: how many small rows go best into one transaction, where there are many to write."""
+
     url: str
+    rows_at_once: int
 
     def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
         """Run and commit `work`. `tag` names the transaction in traces and lock statistics, e.g. `claim`."""

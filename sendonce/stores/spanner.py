@@ -4,11 +4,13 @@ A transaction is the library's `run_in_transaction`: its commit is protected aga
 again when Spanner aborts it. Reads of one look are at one timestamp and take no locks. Store time is Spanner's own
 clock, asked for once a transaction and only where it is needed.
 
-The emulator (environment variable SPANNER_EMULATOR_HOST) runs one read-write transaction at a time and aborts the
-others at once: they are tried again after milliseconds, as its answers name no delay.
+The emulator (environment variable SPANNER_EMULATOR_HOST) runs one read-write transaction at a time. Whoever asks for
+another is aborted, or, once in five times, the one under way is: many that ask again at once let nobody finish. There
+the threads of a process queue up, and processes ask again after random delays, as its answers name none.
 """
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,47 +19,43 @@ from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from google.api_core import exceptions
+from google.api_core.retry import Retry, if_exception_type
 from google.cloud import spanner
 from google.cloud.spanner_v1.database import Database
 
-from schemas.tables import TABLES
-from sendonce.stores.base import AlreadyExists, Reader, StoreError, StoreRefused, StoreUnavailable, Tx
+from sendonce.stores.base import Reader, StoreRefused, StoreUnavailable, Tx
 from sendonce.stores.spanner_codec import Query, plain_time, spanned
+from sendonce.stores.spanner_faults import FAULTS, in_our_words
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
-# Of the 80,000 mutations and 100 MiB that a commit may hold (https://cloud.google.com/spanner/quotas).
-_CHUNK_MUTATIONS: Final = 20_000
+# Of the 80,000 mutations and 100 MiB that a commit may hold (https://cloud.google.com/spanner/quotas), little: on the
+# emulator a commit of 3,000 recipients takes 14 s, and 15 commits of 200 take 1 s.
+_CHUNK_MUTATIONS: Final = 3_000
 _CHUNK_BYTES: Final = 8_000_000
 _KEYS_AT_ONCE: Final = 500
-# Where an abort names no delay itself, as the emulator's do.
-_RETRY_S: Final = 0.005
+# Where an abort names no delay itself, as the emulator's do: between these, so that two who met do not meet again.
+_RETRY_S: Final = (0.01, 0.1)
 _NOW: Final = Query("SELECT CURRENT_TIMESTAMP()", {}, {})
-
-_UNREACHED: Final = (
-    exceptions.ServiceUnavailable,
-    exceptions.DeadlineExceeded,
-    exceptions.InternalServerError,
-    exceptions.Cancelled,
-    exceptions.Aborted,
-    exceptions.Unknown,
-    exceptions.TooManyRequests,
-    exceptions.RetryError,
-)
 
 
 class SpannerReader:
-    """Reads inside one snapshot or transaction of the library's."""
+    """Reads inside one snapshot or transaction of the library's. Each is tagged with what it does to which table."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, patience_s: float, stale_s: float = 0.0) -> None:
         self._source = source
         self._now: datetime | None = None
+        self._stale = timedelta(seconds=stale_s)
+        # The library's own way with a server that nobody reaches is to ask again without a pause and without an end;
+        # of one that is silent, to wait for an hour.
+        again = Retry(if_exception_type(exceptions.ServiceUnavailable), 0.05, 1.0, 2.0, timeout=patience_s)
+        self._call: dict[str, Any] = {"retry": again, "timeout": patience_s}
 
     def now(self) -> datetime:
         if self._now is None:
-            ((now,),) = self._rows(_NOW)
-            self._now = plain_time(now)
+            ((now,),) = self._rows(_NOW, "now")
+            self._now = plain_time(now) - self._stale
         return self._now
 
     def pace(self) -> datetime:
@@ -87,7 +85,8 @@ class SpannerReader:
         newest_first: bool = False,
     ) -> list[Row]:
         table = spanned(kind)
-        return table.decode(self._rows(table.scan(prefix, index, upto, after, limit, newest_first)))
+        query = table.scan(prefix, index, upto, after, limit, newest_first)
+        return table.decode(self._rows(query, f"scan:{index or table.table.name}"))
 
     def tally(
         self,
@@ -99,7 +98,7 @@ class SpannerReader:
     ) -> list[dict[str, Any]]:
         table = spanned(kind)
         groups = []
-        for found in self._rows(table.tally(prefix, by, sums, index)):
+        for found in self._rows(table.tally(prefix, by, sums, index), f"tally:{index or table.table.name}"):
             group = {name: table.group_value(name, value) for name, value in zip(by, found, strict=False)}
             group["rows"] = found[len(by)]
             group.update(zip(sums, found[len(by) + 1 :], strict=True))
@@ -108,23 +107,25 @@ class SpannerReader:
 
     def _read(self, kind: type, keys: list[list[Any]]) -> list[list[Any]]:
         table = spanned(kind)
-        return list(self._source.read(table.table.name, table.columns, spanner.KeySet(keys=keys)))
+        keyset, tag = spanner.KeySet(keys=keys), _tag(f"get:{table.table.name}")
+        return list(self._source.read(table.table.name, table.columns, keyset, request_options=tag, **self._call))
 
-    def _rows(self, query: Query) -> list[list[Any]]:
-        return list(self._source.execute_sql(query.text, query.parameters or None, query.types or None))
+    def _rows(self, query: Query, tag: str) -> list[list[Any]]:
+        parameters, types = query.parameters or None, query.types or None
+        return list(self._source.execute_sql(query.text, parameters, types, request_options=_tag(tag), **self._call))
 
 
 class SpannerTx(SpannerReader):
     """Writes are mutations: Spanner applies them in order, at the commit. Reads do not see them."""
 
-    def __init__(self, source: Any) -> None:
-        super().__init__(source)
+    def __init__(self, source: Any, patience_s: float) -> None:
+        super().__init__(source, patience_s)
         self._begun = False
 
     def begin(self) -> None:
         """See to it that there is something to commit: the library refuses a transaction that did nothing."""
         if not self._begun:
-            self._rows(_NOW)
+            self._rows(_NOW, "now")
 
     def insert(self, *rows: Any) -> None:
         for kind, same in groupby(rows, type):
@@ -148,21 +149,25 @@ class SpannerTx(SpannerReader):
         self._begun = True
         return super()._read(kind, keys)
 
-    def _rows(self, query: Query) -> list[list[Any]]:
+    def _rows(self, query: Query, tag: str) -> list[list[Any]]:
         self._begun = True
-        return super()._rows(query)
+        return super()._rows(query, tag)
 
 
 class SpannerStore:
     """A `Store` on a Spanner database. Safe for threads and processes. `opening.open_store` checks it first.
 
-    patience_s: how long a transaction is tried again, or a call waits, before StoreUnavailable.
+    patience_s: how long a transaction is tried again, or a call waits, before StoreUnavailable. one_writer: threads
+    wait for each other with their read-write transactions, as is best on the emulator.
     """
 
-    def __init__(self, url: str, database: Database, *, patience_s: float = 30.0) -> None:
+    rows_at_once = 200
+
+    def __init__(self, url: str, database: Database, *, patience_s: float = 30.0, one_writer: bool = False) -> None:
         self.url = url
         self._database = database
         self._patience_s = patience_s
+        self._writer = threading.Lock() if one_writer else None
         self._here = threading.local()
         self._process = os.getpid()
 
@@ -172,19 +177,17 @@ class SpannerStore:
         def run(transaction: Any) -> Result:
             nonlocal committing
             committing = False
-            tx = SpannerTx(transaction)
+            tx = SpannerTx(transaction, self._patience_s)
             result = work(tx)
             tx.begin()
             committing = True
             return result
 
-        with self._alone():
+        with self._alone(), self._turn():
             try:
-                result: Result = self._database.run_in_transaction(
-                    run, timeout_secs=self._patience_s, default_retry_delay=_RETRY_S, transaction_tag=tag
-                )
-            except (exceptions.GoogleAPICallError, exceptions.RetryError) as fault:
-                raise self._in_our_words(fault, committing=committing) from fault
+                result: Result = self._database.run_in_transaction(run, transaction_tag=tag, **self._patience())
+            except FAULTS as fault:
+                raise in_our_words(self.url, fault, committing=committing) from fault
         return result
 
     def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
@@ -192,22 +195,22 @@ class SpannerStore:
         with self._alone():
             try:
                 with self._database.snapshot(multi_use=True, **staleness) as snapshot:
-                    return work(SpannerReader(snapshot))
-            except (exceptions.GoogleAPICallError, exceptions.RetryError) as fault:
-                raise self._in_our_words(fault) from fault
+                    return work(SpannerReader(snapshot, self._patience_s, stale_s))
+            except FAULTS as fault:
+                raise in_our_words(self.url, fault) from fault
 
     def write_many(self, rows: Iterable[Any]) -> int:
         written = 0
         for chunk in _chunks(rows):
-            with self._alone():
+            with self._alone(), self._turn():
                 try:
                     # Not protected against being replayed; a row that is put twice is the same row.
-                    with self._database.batch() as batch:
+                    with self._database.batch({"transaction_tag": "write_many"}, **self._patience()) as batch:
                         for kind, same in groupby(chunk, type):
                             table = spanned(kind)
                             batch.insert_or_update(table.table.name, table.columns, table.encode(list(same)))
-                except (exceptions.GoogleAPICallError, exceptions.RetryError) as fault:
-                    raise self._in_our_words(fault, committing=True) from fault
+                except FAULTS as fault:
+                    raise in_our_words(self.url, fault, committing=True) from fault
             written += len(chunk)
         return written
 
@@ -216,10 +219,29 @@ class SpannerStore:
         with self._alone():
             try:
                 # In chunks of Spanner's own, each its own transaction; it counts at least what it deleted.
-                self._database.execute_partitioned_dml(query.text, query.parameters or None, query.types or None)
-            except (exceptions.GoogleAPICallError, exceptions.RetryError) as fault:
-                raise self._in_our_words(fault, committing=True) from fault
+                parameters, types = query.parameters or None, query.types or None
+                tag = _tag(f"delete:{spanned(kind).table.name}")
+                self._database.execute_partitioned_dml(query.text, parameters, types, request_options=tag)
+            except FAULTS as fault:
+                raise in_our_words(self.url, fault, committing=True) from fault
         return -1
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One read-write transaction at a time, where that is asked for."""
+        if self._writer is None:
+            yield
+            return
+        if not self._writer.acquire(timeout=self._patience_s):
+            raise StoreUnavailable(f"store {self.url} was too busy: others of this process wait for it, too")
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    def _patience(self) -> dict[str, float]:
+        """How the library tries an aborted transaction again, where Spanner names no delay."""
+        return {"timeout_secs": self._patience_s, "default_retry_delay": random.uniform(*_RETRY_S)}
 
     def close(self) -> None:
         """Nothing: the library's own `close` blocks, and a process that ends ends its sessions."""
@@ -240,28 +262,10 @@ class SpannerStore:
         finally:
             self._here.inside = False
 
-    def _in_our_words(self, fault: Exception, *, committing: bool = False) -> StoreError:
-        return in_our_words(self.url, fault, committing=committing)
 
-
-def in_our_words(url: str, fault: Exception, *, committing: bool = False) -> StoreError:
-    """What a call of the library's that failed means for who called the store. Its own text may hold values."""
-    name = type(fault).__name__
-    if isinstance(fault, exceptions.AlreadyExists):
-        # The library's text holds the key, which may be personal; the table's name is not.
-        named = next((table.name for table in TABLES.values() if f" {table.name}" in str(fault)), "a table")
-        return AlreadyExists(f"store {url}: {named} has a row with this key already")
-    if isinstance(fault, _UNREACHED):
-        # An abort is Spanner's word that nothing was applied.
-        maybe = committing and not isinstance(fault, exceptions.Aborted)
-        return StoreUnavailable(f"store {url} could not be reached, or was too busy ({name})", maybe_applied=maybe)
-    if isinstance(fault, exceptions.NotFound):
-        return StoreRefused(f"there is no store at {url}, or its tables are missing; run `sendonce init`")
-    if isinstance(fault, (exceptions.PermissionDenied, exceptions.Unauthenticated)):
-        return StoreRefused(
-            f"store {url}: this account may not use it ({name}); give it the role roles/spanner.databaseUser"
-        )
-    return StoreRefused(f"store {url} refused a call ({name}); look at its log, or report it")
+def _tag(request_tag: str) -> dict[str, str]:
+    """Request options that name a call in Spanner's statistics of queries and reads; at most 50 characters."""
+    return {"request_tag": request_tag}
 
 
 def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:

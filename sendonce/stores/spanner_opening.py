@@ -134,7 +134,7 @@ def _client(url: str) -> Any:
 def _store(url: str, database: Any) -> Store:
     from sendonce.stores.spanner import SpannerStore
 
-    return SpannerStore(url, database)
+    return SpannerStore(url, database, one_writer=on_emulator())
 
 
 def _make_instance_and_database(url: str, database: Any) -> None:
@@ -184,12 +184,17 @@ def _guarded(url: str, work: Any) -> Any:
     """Run calls of the library's; what fails is said in our words, with the commands that mend a missing database."""
     from google.api_core import exceptions
 
-    from sendonce.stores.spanner import in_our_words
+    from sendonce.stores.spanner_faults import FAULTS, in_our_words
 
     try:
         return work()
     except exceptions.NotFound:
         commands = "\n  ".join(gcloud_commands(url))
         raise StoreRefused(f"there is no database {url}; make it first:\n  {commands}") from None
-    except (exceptions.GoogleAPICallError, exceptions.RetryError) as fault:
+    except exceptions.PermissionDenied:
+        raise StoreRefused(
+            f"store {url}: this account may not make or change its tables; give it the role "
+            "roles/spanner.databaseAdmin for that, or let somebody run what `sendonce init --print-ddl` prints"
+        ) from None
+    except FAULTS as fault:
         raise in_our_words(url, fault) from fault

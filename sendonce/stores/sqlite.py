@@ -184,6 +184,8 @@ class SQLiteStore:
     StoreUnavailable.
     """
 
+    rows_at_once = 2_000
+
     def __init__(
         self,
         url: str,

@@ -1,14 +1,22 @@
 """Kills sending processes again and again and judges what is left.
 
     python -m tests.chaos --recipients 5000 --kills 30 --processes 2 --store sqlite --sender outbox --seed 1 --json
+    python -m tests.chaos --store spanner --sender sendgrid --live --processes 3 --outages 6
 
-Real `sendonce run` processes share one SQLite file. Each is started to die: by its own hand at a failpoint (S2 to S8),
+Real `sendonce run` processes share one store. Each is started to die: by its own hand at a failpoint (S0 to S8),
 or by `kill -9` at a random moment. Then another takes its place, until every campaign has ended. The checker judges the
-store and every version of every letter file; a canary is searched for in whatever was written besides.
+store and what the provider wrote down; a canary is searched for in whatever was written besides.
+
+--store spanner: on Google's emulator. --sender sendgrid: the fake SendGrid, which takes no key; what a kill leaves in
+doubt is looked up there and decided, as a person would. --live: the processes are `sendonce run --subscription` on the
+Pub/Sub emulator, and campaigns begin by `start` triggers, published several times and out of order: each must have been
+followed, and none may be left. --outages: besides, the store and Pub/Sub fall silent for 5 to 20 s, connections to the
+store end, calls and answers are lost on the way.
 
 Standard error tells how it goes; with --json the last line of standard output is one JSON object. Exit code 0: all
-kills were done, everything ended, nothing is wrong. 1: otherwise; the folder with the evidence is kept and named.
-A seed repeats the recipients, the kills and their order; when processes meet is up to the machine.
+kills were done, everything ended, nothing is wrong; or the gcloud SDK has no emulator, said in one line. 1: otherwise;
+the folder with the evidence is kept and named. A seed repeats the recipients, the kills and their order; when processes
+meet is up to the machine.
 """
 
 import argparse
@@ -19,26 +27,34 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from tests.chaos.ground import CommandFailed, Ground, load_for
+from tests import emulated
+from tests.chaos.ground import CommandFailed, Ground, Load, load_for
+from tests.chaos.outages import Outages
+from tests.chaos.place import Place, SpannerPlace, SqlitePlace
+from tests.chaos.provider import OutboxProvider, Provider, SendGridProvider
 from tests.chaos.run import Run, Verdict
+from tests.chaos.triggers import Publisher, Starts
+from tests.providers.proxy import Proxy
 
 
 def main() -> int:
     options = _options()
+    wanted = ["spanner"] * (options.store == "spanner") + ["pubsub"] * options.live
+    if missing := [text for text in map(emulated.missing, wanted) if text]:
+        print(f"skipped: {'; '.join(missing)}", file=sys.stderr)
+        return 0
     signal.signal(signal.SIGTERM, _stop)
     folder = Path(tempfile.mkdtemp(prefix="sendonce-chaos-"))
-    chance = random.Random(options.seed)
-    load = load_for(options.recipients, options.kills)
+    load = load_for(options.recipients, options.kills, slow=options.store == "spanner")
     print(f"seed {options.seed}, folder {folder}, {vars(load)}", file=sys.stderr)
     started_s = time.monotonic()
-    ground = Ground(folder, load, chance)
     try:
-        ground.make()
-        run = Run(ground, chance, kills=options.kills, processes=options.processes)
-        verdict = run.to_the_end(limit_s=options.limit_s or 120 + 20 * options.kills + 4 * load.recipients / load.rate)
+        with ExitStack() as stack:
+            verdict = _run(options, folder, load, stack)
     except (CommandFailed, KeyboardInterrupt) as fault:
         print(f"\n{fault or 'stopped'}\nThe evidence is in {folder}", file=sys.stderr)
         return 1
@@ -50,13 +66,48 @@ def main() -> int:
     return 1
 
 
+def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack) -> Verdict:
+    chance = random.Random(options.seed)
+    spanner = stack.enter_context(emulated.emulator("spanner")) if options.store == "spanner" else None
+    pubsub = stack.enter_context(emulated.emulator("pubsub")) if options.live else None
+    proxy = stack.enter_context(Proxy(spanner.address)) if spanner and options.outages else None
+    place: Place = SqlitePlace(folder / ".sendonce" / "sendonce.db")
+    if spanner is not None:
+        place = SpannerPlace(spanner.address, proxy.address if proxy else spanner.address)
+    provider: Provider = SendGridProvider(folder / "provider.jsonl")
+    if options.sender == "outbox":
+        provider = OutboxProvider(folder / ".sendonce" / "outbox", folder / "seen")
+    environment = {"PUBSUB_EMULATOR_HOST": pubsub.address} if pubsub else {}
+    ground = Ground(folder, load, chance, place, provider, environment)
+    provider.start()
+    stack.callback(provider.stop)
+    ground.make()
+    publisher = Publisher(pubsub.address, Starts(ground.campaigns), chance) if pubsub else None
+    outages = Outages(options.outages, chance, spanner=spanner, proxy=proxy, pubsub=pubsub)
+    run = Run(
+        ground,
+        chance,
+        kills=options.kills,
+        processes=options.processes,
+        publisher=publisher,
+        outages=outages,
+        slow=spanner is not None,
+    )
+    limit_s = 120 + 20 * options.kills + 60 * options.outages + 4 * load.recipients / load.rate
+    return run.to_the_end(limit_s=options.limit_s or limit_s)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--recipients", type=_at_least(1), default=5000, help="of all campaigns together")
     parser.add_argument("--kills", type=_at_least(0), default=30)
     parser.add_argument("--processes", type=_at_least(1), default=2, help="`sendonce run` processes side by side")
-    parser.add_argument("--store", choices=("sqlite",), default="sqlite")
-    parser.add_argument("--sender", choices=("outbox",), default="outbox")
+    parser.add_argument("--store", choices=("sqlite", "spanner"), default="sqlite")
+    parser.add_argument("--sender", choices=("outbox", "sendgrid"), default="outbox")
+    parser.add_argument("--live", action="store_true", help="jobs on a Pub/Sub subscription, started by triggers")
+    parser.add_argument(
+        "--outages", type=_at_least(0), default=0, help="of the store and of Pub/Sub, besides the kills"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=0.0, help="give up after so many seconds")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

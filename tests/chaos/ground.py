@@ -4,38 +4,22 @@ Everything goes through the command line, as a user would do it.
 """
 
 import csv
+import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.place import Place
+from tests.chaos.provider import Provider
+
 ROOT = Path(__file__).parents[2]
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Ho_Chi_Minh")
 LOCALES = ("en", "de", "vi")
-
-_SETTINGS = """\
-store: sqlite:///.sendonce/sendonce.db
-from: "Chaos <news@chaos.example>"
-templates: [templates]
-unsubscribe: {{base_url: "https://chaos.example/u"}}
-lanes:
-  bulk:
-    sender: outbox
-    batch_size: {batch_size}
-    in_doubt: hold
-    limits: [{{rate: {rate}/s, burst: {burst}}}]
-    times: {{lease_s: 6, request_timeout_s: 2, margin_s: 1, visibility_s: 6, permit_ttl_s: 2}}
-senders:
-  outbox:
-    adapter: outbox
-    path: .sendonce/outbox
-    limits: [{{cap: {cap}/{cap_window_s}s}}]
-"""
 
 # A share of 0 cannot be divided by: that recipient is refused when its letter is rendered, and its neighbours are not.
 _TEMPLATE = {
@@ -65,10 +49,11 @@ class Load:
     cap_window_s: int
 
 
-def load_for(recipients: int, kills: int) -> Load:
+def load_for(recipients: int, kills: int, *, slow: bool = False) -> Load:
     """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill.
 
-    The cap is a little below what the rate would pass in the same time, so that both limits bind.
+    The cap is a little below what the rate would pass in the same time, so that both limits bind. slow: for a store
+    that takes a tenth of a second for each step: a burst of its whole second, so that a request takes a whole batch.
     """
     rate = max(20, 2 * recipients // (3 * max(1, kills)))
     return Load(
@@ -76,7 +61,7 @@ def load_for(recipients: int, kills: int) -> Load:
         campaigns=max(1, min(12, kills // 3, recipients)),
         batch_size=max(1, min(200, recipients // max(1, 4 * kills))),
         rate=rate,
-        burst=rate // 4,
+        burst=rate if slow else rate // 4,
         cap=rate * 4,
         cap_window_s=5,
     )
@@ -87,10 +72,18 @@ class CommandFailed(Exception):
 
 
 class Ground:
-    def __init__(self, folder: Path, load: Load, chance: random.Random) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        load: Load,
+        chance: random.Random,
+        place: Place,
+        provider: Provider,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
-        self.store = folder / ".sendonce" / "sendonce.db"
-        self.outbox = folder / ".sendonce" / "outbox"
+        self.place = place
+        self.provider = provider
         self.recipients = folder / "recipients"
         self.mark = f"canary{chance.getrandbits(64):016x}"
         self.campaigns = [f"chaos-{number:02d}" for number in range(load.campaigns)]
@@ -103,17 +96,19 @@ class Ground:
             **{name: value for name, value in os.environ.items() if not name.startswith("SENDONCE_")},
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(temporary),
+            **place.environment,
+            **provider.environment,
+            **(environment or {}),
         }
 
     def make(self) -> None:
-        """Settings, store, template, recipients; every campaign loaded and none submitted."""
-        settings = _SETTINGS.format(**vars(self._load))
-        (self.folder / "sendonce.yaml").write_text(settings)
+        """Settings, store, template, recipients; every campaign loaded and none submitted. The provider has started."""
+        (self.folder / "sendonce.yaml").write_text(json.dumps(self._settings()))
         template = self.folder / "templates" / "share"
         template.mkdir(parents=True)
         for name, text in _TEMPLATE.items():
             (template / name).write_text(text)
-        self.sendonce("init")
+        self.sendonce("init", "--environment", "production" if self.provider.real else "test")
         for number, campaign in enumerate(self.campaigns):
             rows = list(self._people(number))
             with open(self.recipients / f"{campaign}.csv", "w", newline="", encoding="utf-8") as file:
@@ -123,7 +118,22 @@ class Ground:
             self.sendonce("load", campaign, f"recipients/{campaign}.csv", "--template", "share")
 
     def submit(self, campaign: str) -> None:
-        self.sendonce("submit", campaign)
+        self.sendonce("submit", campaign, "--yes")
+
+    def _settings(self) -> dict[str, Any]:
+        """JSON is YAML. A lane that leaves its doubts to a person, under limits of its own and of its sender."""
+        load, sender = self._load, self.provider.name
+        times = {"lease_s": 6, "request_timeout_s": 2, "margin_s": 1, "visibility_s": 6, "permit_ttl_s": 2}
+        rate = {"rate": f"{load.rate}/s", "burst": load.burst}
+        lane = {"sender": sender, "batch_size": load.batch_size, "in_doubt": "hold", "limits": [rate], "times": times}
+        return {
+            "store": self.place.url,
+            "from": "Chaos <news@chaos.example>",
+            "templates": ["templates"],
+            "unsubscribe": {"base_url": "https://chaos.example/u"},
+            "lanes": {"bulk": lane},
+            "senders": {sender: {**self.provider.setting, "limits": [{"cap": f"{load.cap}/{load.cap_window_s}s"}]}},
+        }
 
     def sendonce(self, *arguments: str) -> str:
         """Run one command to its end; what it said goes to a log too. CommandFailed if it did not do its work."""
@@ -133,7 +143,7 @@ class Ground:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         with open(self.folder / "logs" / "commands.log", "a") as log:
@@ -164,32 +174,3 @@ class Ground:
             )
         yield (f"c{campaign:02d}-bad", f"{self.mark} at chaos.example", "en", "UTC", self.mark, "1")
         yield (f"c{campaign:02d}-again", f"{name}@chaos.example", "en", "UTC", "Ann", "1")
-
-    def glance(self) -> dict[str, Any]:
-        """Where the work stands, in one quick look at the batches."""
-        connection = sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)
-        try:
-            open_, in_doubt, total = connection.execute(
-                "SELECT coalesce(sum(n_open), 0), coalesce(sum(n_in_doubt), 0), coalesce(sum(size), 0) "
-                "FROM campaign_batches"
-            ).fetchone()
-            (unfinished,) = connection.execute(
-                "SELECT coalesce(sum(n_open + n_in_doubt), 0) FROM campaign_batches WHERE campaign_id IN "
-                "(SELECT campaign_id FROM campaigns WHERE state = 'running')"
-            ).fetchone()
-            running, released = connection.execute(
-                "SELECT coalesce(sum(state IN ('running', 'cancelling')), 0), coalesce(sum(state <> 'ready'), 0) "
-                "FROM campaigns"
-            ).fetchone()
-            jobs = {pid for (pid,) in connection.execute("SELECT pid FROM jobs")}
-        finally:
-            connection.close()
-        return {
-            "open": open_,
-            "in_doubt": in_doubt,
-            "total": total,
-            "unfinished": unfinished,
-            "running": running,
-            "released": released,
-            "jobs": jobs,
-        }

@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POINTS = ("S2", "S3", "S4", "S5", "S6", "S7", "S8")
-# A round plans once per lane, and closes its bundles when all its work is done; the other points are reached with each
-# request.
-NTH = {"S2": (2, 5), "S8": (1, 1)}
+# A live job takes triggers, and does not wait for its bundles.
+LIVE_POINTS = ("S0", "S1", "S2", "S3", "S4", "S5", "S6", "S7")
+# A round plans once per lane, and closes its bundles when all its work is done; a trigger is rare; the other points are
+# reached with each request.
+NTH = {"S0": (1, 2), "S1": (1, 2), "S2": (2, 5), "S8": (1, 1)}
 NTH_ELSE = (1, 3)
 # A process that works so long without reaching its failpoint is killed from outside, before it eats up all the work.
 PATIENCE_S = {"S8": 20.0}
@@ -40,9 +42,10 @@ class Kill:
         return f"{self.point}:kill9:{self.nth}" if self.point else ""
 
 
-def plan_kills(chance: random.Random, number: int) -> list[Kill]:
+def plan_kills(chance: random.Random, number: int, points: tuple[str, ...] = POINTS) -> list[Kill]:
     """Every failpoint and "any time" equally often (as far as the number allows), in a random order."""
-    kinds = (*POINTS, "")
+    kinds = [*points, ""]
+    chance.shuffle(kinds)
     kills = [
         Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))
         if point
@@ -61,14 +64,17 @@ def must_hurry(left: int, total: int, kills_left: int, kills: int) -> bool:
     return left * kills < SHARE_MIN * total * kills_left
 
 
-def _at_point(chance: random.Random, point: str) -> Kill:
-    return Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))
-
-
 class Worker:
-    """One `sendonce run` process. Killed with signal 9 and by its own id only."""
+    """One `sendonce run` process, live with `arguments` that say so. Killed with signal 9 and by its own id only."""
 
-    def __init__(self, folder: Path, number: int, environment: Mapping[str, str], kill: Kill | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        environment: Mapping[str, str],
+        kill: Kill | None,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.number = number
         self.kill = kill
         self.log = folder / "logs" / f"run-{number:03d}.log"
@@ -76,7 +82,7 @@ class Worker:
         faults = {"SENDONCE_FAILPOINT": kill.failpoint} if kill and kill.failpoint else {}
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sendonce.cli", "run"],
+                [sys.executable, "-m", "sendonce.cli", "run", *arguments],
                 cwd=folder,
                 env={**environment, **faults},
                 stdin=subprocess.DEVNULL,
@@ -92,12 +98,19 @@ class Worker:
     def was_killed(self) -> bool:
         return self.process.returncode == -signal.SIGKILL
 
-    def due(self, *, hurry: bool) -> bool:
-        """Whether a kill from outside is due now; in a hurry, as soon as the process works."""
+    @property
+    def was_turned_away(self) -> bool:
+        """Whether it ended because what it needs did not answer when it started, and said so."""
+        words = self.tail()
+        return self.process.returncode == 1 and ("does not answer" in words or "could not be reached" in words)
+
+    def due(self, *, hurry: bool, patience: float = 1.0) -> bool:
+        """Whether a kill from outside is due now; in a hurry, as soon as the process works. patience: how many times
+        longer than usual it is waited for that the process reaches its failpoint."""
         if self.kill is None or self.at_work_since is None:
             return False
         point = self.kill.point
-        after_s = PATIENCE_S.get(point, PATIENCE_ELSE_S) if point else self.kill.after_s
+        after_s = patience * PATIENCE_S.get(point, PATIENCE_ELSE_S) if point else self.kill.after_s
         return hurry or time.monotonic() - self.at_work_since >= after_s
 
     def die(self) -> None:
@@ -105,6 +118,11 @@ class Worker:
         if self.alive:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def stop(self, patience_s: float) -> None:
+        """Ask it to end as a person would, and wait for that. TimeoutExpired when it does not."""
+        self.process.terminate()
+        self.process.wait(patience_s)
 
     def tail(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -138,6 +138,7 @@ class FaultyStore:
         self._store = store
         self._world = world
         self.url = store.url
+        self.rows_at_once = store.rows_at_once
 
     def transact(self, work: Callable[[Tx], Result], *, tag: str) -> Result:
         fault = self._world.draw(("", 90), ("before", 4), ("after", 4), ("twice", 2))

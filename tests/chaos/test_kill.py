@@ -39,6 +39,11 @@ def test_a_few_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None
         "unaccounted": 0,
         "limit_violations": 0,
         "in_doubt": 0,
+        "assumed": 0,
+        "decisions": 0,
+        "outages": 0,
+        "triggers": 0,
+        "lost_triggers": 0,
         "other_problems": 0,
     }
     assert list(tmp_path.iterdir()) == []
@@ -48,7 +53,7 @@ def test_a_few_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None
     ("arguments", "said"),
     [
         (("--recipients", "0"), "'0' is not a whole number of 1 or more"),
-        (("--store", "spanner"), "invalid choice"),
+        (("--store", "postgres"), "invalid choice"),
         (("--kills", "x"), "'x' is not a whole number"),
     ],
 )

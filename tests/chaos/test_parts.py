@@ -7,16 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from sendonce.stores.opening import init_store
 from tests.chaos import canary
-from tests.chaos.ground import Ground, load_for
-from tests.chaos.kills import POINTS, Kill, must_hurry, plan_kills
+from tests.chaos.ground import CommandFailed, Ground, Load, load_for
+from tests.chaos.kills import LIVE_POINTS, POINTS, Kill, must_hurry, plan_kills
+from tests.chaos.outages import Outages
+from tests.chaos.person import Person
+from tests.chaos.place import SqlitePlace, glance, held
+from tests.chaos.provider import OutboxProvider
+from tests.chaos.triggers import Starts
 from tests.chaos.watch import OutboxWatch
+from tests.stores.made import batch, campaign
 
 
-def test_kills_are_spread_evenly_over_the_failpoints_and_random_times() -> None:
-    kills = plan_kills(random.Random(1), 30)
+def ground_in(folder: Path, load: Load) -> Ground:
+    place = SqlitePlace(folder / "store.db")
+    return Ground(folder / "ground", load, random.Random(1), place, OutboxProvider(folder / "outbox", folder / "seen"))
+
+
+@pytest.mark.parametrize("points", [POINTS, LIVE_POINTS])
+def test_kills_are_spread_evenly_over_the_failpoints_and_random_times(points: tuple[str, ...]) -> None:
+    kills = plan_kills(random.Random(1), 30, points)
     hits = Counter(kill.where for kill in kills)
-    assert set(hits) == {*POINTS, "any time"}
+    assert set(hits) == {*points, "any time"}
     assert max(hits.values()) - min(hits.values()) <= 1
     assert {kill.failpoint for kill in kills if not kill.point} == {""}
     assert Kill("S3", 2).failpoint == "S3:kill9:2"
@@ -39,7 +52,7 @@ def test_kills_hurry_when_the_work_runs_out_before_them(left: int, kills_left: i
 @pytest.mark.parametrize(("recipients", "kills"), [(5000, 30), (1, 0), (1, 30), (300, 6), (100_000, 200)])
 def test_every_recipient_is_in_one_campaign(tmp_path: Path, recipients: int, kills: int) -> None:
     load = load_for(recipients, kills)
-    ground = Ground(tmp_path / "ground", load, random.Random(1))
+    ground = ground_in(tmp_path, load)
     rows = [row for number in range(load.campaigns) for row in ground._people(number)]
     good = [row for row in rows if not row[0].endswith(("-bad", "-again"))]
     assert len(good) == len({row[0] for row in good}) == len({row[1] for row in good}) == recipients
@@ -49,7 +62,7 @@ def test_every_recipient_is_in_one_campaign(tmp_path: Path, recipients: int, kil
 
 def test_every_campaign_has_somebody_who_cannot_be_rendered_and_canaries(tmp_path: Path) -> None:
     load = load_for(5000, 30)
-    ground = Ground(tmp_path / "ground", load, random.Random(1))
+    ground = ground_in(tmp_path, load)
     for number in range(load.campaigns):
         rows = list(ground._people(number))
         assert sum(row[-1] == "0" for row in rows) == load.recipients // load.campaigns // 100
@@ -115,3 +128,64 @@ def test_the_canary_is_found_in_names_and_contents_but_not_where_it_may_be(tmp_p
     (tmp_path / "logs" / "canary9.txt").write_text("")
     found = canary.find(tmp_path, "Canary9", (tmp_path / "outbox", tmp_path / "db" / "store.db"))
     assert found == ["db/other", "logs/canary9.txt", "logs/run.log"]
+
+
+def test_a_start_that_was_published_and_not_followed_is_a_lost_trigger() -> None:
+    starts = Starts(["a", "b", "c"])
+    published = dict.fromkeys([*starts.bodies(0), *starts.bodies(1)], 3)
+    assert starts.lost(published, {"a": "completed", "b": "ready", "c": "ready"}) == [
+        "the start of b was published, and it is ready"
+    ]
+    assert starts.lost(published, {"a": "completed"}) == ["the start of b was published, and it is gone"]
+
+
+def test_outages_lie_between_the_kills_and_take_turns() -> None:
+    outages = Outages(2, random.Random(1), spanner=None, proxy=None, pubsub=None)
+    assert not outages.due(9, 9), "nothing can fail"
+    struck: list[str] = []
+    outages._kinds = [("one", lambda: struck.append("one")), ("two", lambda: struck.append("two"))]
+    due = []
+    for killed in range(10):
+        if outages.due(killed, 9):
+            due.append(killed)
+            outages.strike()
+    assert due == [3, 6]
+    assert struck == outages.done == ["one", "two"]
+
+
+def held_store(folder: Path, attempts: list[str]) -> SqlitePlace:
+    store = init_store(f"sqlite:///{folder / 'store.db'}")
+    rows = [batch(n, state="held", open_state="held", attempt_id=name) for n, name in enumerate(attempts)]
+    store.transact(lambda tx: tx.put(campaign(), *rows, batch(9)), tag="test")
+    return SqlitePlace(folder / "store.db")
+
+
+def test_a_glance_tells_open_work_and_who_waits_for_a_person(tmp_path: Path) -> None:
+    place = held_store(tmp_path, ["A0"])
+    seen = glance(place)
+    assert (seen.open, seen.total, seen.unfinished, seen.running, seen.released) == (6, 6, 6, 1, 1)
+    assert held(place) == [("spring", 0, "A0")]
+
+
+def test_the_person_decides_each_doubt_by_what_the_provider_has(tmp_path: Path) -> None:
+    place = held_store(tmp_path, ["A0", "A1"])
+    provider = OutboxProvider(tmp_path / "outbox", tmp_path / "seen")
+    put(tmp_path / "outbox" / "spring" / "batch-0.mbox", letter("m1", "A0"))
+    provider._watch.look()
+    said: list[tuple[str, ...]] = []
+
+    def command(*arguments: str) -> str:
+        said.append(arguments)
+        if len(said) == 1:
+            raise CommandFailed("the store is away")
+        return ""
+
+    person = Person(place, provider, command)
+    for campaign_id, batch_no, attempt in held(place):
+        person._decide(campaign_id, batch_no, attempt)
+    assert [arguments[1:5] for arguments in said] == [
+        ("assume", "spring", "--batch", "0"),
+        ("resend", "spring", "--batch", "1"),
+    ]
+    assert said[1][-1] == "--yes"
+    assert person.decisions == 1

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from schemas.tables import Batch, OutboundMessage
+from tests.chaos.place import Place
 from tests.checker import Arrivals, Violation, changes
-from tests.evidence import Arrival, Records, read_mbox, read_sqlite
+from tests.evidence import Arrival, Records, read_mbox
 
 LOOK_EVERY_S = 0.05
 
@@ -91,13 +92,13 @@ class OutboxWatch:
 class Journal:
     """Compares the store with itself, moment by moment: tokens only rise, final stays final."""
 
-    def __init__(self, store: Path) -> None:
-        self._store = store
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._before: Records | None = None
         self.violations: list[Violation] = []
 
     def look(self) -> None:
-        now = read_sqlite(self._store, (Batch, OutboundMessage))
+        now = self._place.records((Batch, OutboundMessage))
         if self._before is not None:
             self.violations += changes(self._before, now)
         self._before = now

@@ -89,7 +89,7 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused(loads: Loads, tmp_path: 
             {"column_map": {"email": "E-Mail"}},
             "no column 'E-Mail', which is to be email; found 'recipient_id', 'email'",
         ),
-        ({"batch_size": 0}, "a batch size of 0; give one from 1 to 10000"),
+        ({"batch_size": 0}, "a batch size of 0; give one from 1 to 5000"),
         ({"priority": "urgent"}, "unknown priority 'urgent'; use one of critical, high, bulk"),
         ({"default_locale": "klingon"}, "unknown default locale 'klingon'"),
         ({"default_timezone": "Mars"}, "unknown default time zone 'Mars'"),

@@ -3,7 +3,7 @@
 import json
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,8 @@ from tests.emulated import Missing, pubsub_emulator, pubsub_program
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
+from google.cloud import pubsub_v1
+
 from pipelines import campaign
 from pipelines.private_topic import remove_topic
 from sendonce.cli.main import run as cli
@@ -204,11 +206,19 @@ def test_the_private_topic_of_a_job_that_died_long_ago_is_removed(shop: Shop, to
     assert topic.private_topics(shop.store) == []
 
 
-def test_a_job_goes_on_when_its_private_topic_is_taken_away(shop: Shop, topic: Topic) -> None:
+def only_the_topic(name: str) -> None:
+    """As people do it in a console: its subscription stays, without a topic."""
+    pubsub_v1.PublisherClient().delete_topic(topic=name)
+
+
+@pytest.mark.parametrize("remove", [remove_topic, only_the_topic])
+def test_a_job_goes_on_when_its_private_topic_is_taken_away(
+    shop: Shop, topic: Topic, remove: Callable[[str], None]
+) -> None:
     """So does Pub/Sub's emulator, which forgets everything when it is started again."""
     with live_job(shop.url, topic) as ended:
         until(lambda: len(topic.private_topics(shop.store)) == 2, "the private topics")
-        remove_topic(topic.private_topics(shop.store)[1])
+        remove(topic.private_topics(shop.store)[1])
         shop.campaign("spring", people(5), state="ready")
         topic.publish(trigger("start", "spring"))
         is_(shop, "spring", "completed")

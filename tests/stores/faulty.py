@@ -11,6 +11,7 @@ class _Around:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.url = store.url
+        self.rows_at_once = store.rows_at_once
 
     def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
         return self.store.read(work, stale_s=stale_s)

@@ -1,10 +1,11 @@
 """What other processes do with a store in a test; each function is started in a process of its own, by spawn."""
 
 import os
+import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from schemas.tables import Batch
+from schemas.tables import Batch, Meta
 from sendonce.stores.base import ANY_SHARD, Tx
 from sendonce.stores.opening import init_store, open_store, store_key
 from tests.stores.made import message
@@ -54,3 +55,28 @@ def init_and_tell_key(url: str, report: Connection) -> None:
     report.send("ready")
     report.recv()
     report.send(store_key(init_store(url)))
+
+
+def count_in_threads(url: str, threads: int, times: int, report: Connection) -> None:
+    """Adds one to the row `counter` of `meta`, `times` in each thread; reports what each commit made of it."""
+    store = open_store(url)
+    numbers: list[int] = []
+
+    def add(tx: Tx) -> int:
+        found = tx.get(Meta, "counter")
+        number = 1 if found is None else int(found.value) + 1
+        tx.put(Meta("counter", str(number).encode()))
+        return number
+
+    def work() -> None:
+        for _ in range(times):
+            numbers.append(store.transact(add, tag="count"))
+
+    report.send("ready")
+    report.recv()
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    report.send(numbers)

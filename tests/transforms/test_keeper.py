@@ -1,5 +1,7 @@
 """A reference that is only slow is not planned again; a lost one is."""
 
+import pytest
+
 from schemas.elements import Reference
 from tests.delivery.world import TERMS, World
 from transforms.keeper import Keeper
@@ -49,6 +51,31 @@ def test_a_stale_reference_is_let_go_and_harms_nobody(world: World) -> None:
     assert world.batch() == before
     assert keeper._held == {}
     assert new.plan_no == old.plan_no + 1
+
+
+def test_many_are_extended_together_each_for_its_own_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction for each held up every claim before a store that takes one writer at a time."""
+    world.campaign([1] * 40)
+    keeper, references = keeper_of(world), world.plan()
+    short, long = references[0], references[1:]
+    keeper._thread = object()  # type: ignore[assignment]
+    keeper.hold(short, 10.0)
+    for reference in long:
+        keeper.hold(reference, 20.0)
+    tags: list[str] = []
+    real = world.store.transact
+    monkeypatch.setattr(world.store, "transact", lambda work, tag: (tags.append(tag), real(work, tag=tag))[1])
+    world.pass_s(9.0)
+    assert keeper.extend() == 40
+    assert tags == ["keep"] * 3, "32 at a time, and the one that is visible again earlier"
+
+    def left_s(reference: Reference) -> int:
+        visible_at = world.batch(reference.batch_no).visible_at
+        assert visible_at is not None
+        return round((visible_at - world.clock.at).total_seconds())
+
+    assert left_s(short) == 10
+    assert {left_s(reference) for reference in long} == {20}
 
 
 def test_the_thread_ends_when_nothing_is_held(world: World) -> None:
