@@ -23,6 +23,7 @@ from sendonce.control.sends import Send
 from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
 from sendonce.stores.base import Store, StoreUnavailable
+from sendonce.stores.turns import urgent
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +79,9 @@ class Intake:
         failing = False
         while not self._stopping.is_set():
             try:
-                self._take(self._pull())
+                pulled = self._pull()
+                with urgent():  # a code is waited for
+                    self._take(pulled)
                 if failing:
                     _log.warning("triggers come again from %s", self._subscription)
                 failing = False

@@ -27,6 +27,7 @@ from sendonce.config import ConfigFault
 from sendonce.delivery import protocol
 from sendonce.stores.base import StoreUnavailable, Tx
 from transforms.inspected import InspectedDoFn
+from transforms.plan import sweep
 from transforms.worker import WorkerSpec, worker_for
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class LiveGraph:
         self._stop = stop
         self._on_fault = on_fault
         self._faults: list[Exception] = []
+        self._sweep_at_s: dict[str, float] = {}
         self._waker = Waker(self.topic, min(lane.terms.times.tick_s for lane in self.worker.lanes().values()))
         self._thread = threading.Thread(target=self._run, name=f"graph-{spec.lanes[0]}", daemon=True)
         self.worker.on_tick, self.worker.on_room = self._waker.seen, self._waker.wake
@@ -114,6 +116,7 @@ class LiveGraph:
         self._waker.wake()
         try:
             while not self._stop.is_set():
+                self._sweep()
                 if self._faults:
                     raise self._faults[0]
                 if (fault := running.fault()) is not None:
@@ -131,6 +134,14 @@ class LiveGraph:
             running.end(8.0)
             if not self._stop.is_set():
                 self._hand_back(8.0)
+
+    def _sweep(self) -> None:
+        """What needs no owner, once a tick, in this thread: the graph's own has codes to plan."""
+        for name, lane in self.worker.lanes().items():
+            if time.monotonic() >= self._sweep_at_s.get(name, 0.0):
+                self._sweep_at_s[name] = time.monotonic() + lane.terms.times.tick_s
+                with suppress(StoreUnavailable):  # the graph meets it, too
+                    sweep(self.worker, lane)
 
     def _hand_back(self, patience_s: float) -> None:
         """Wait for the pools, then give what was planned and not begun back to the store, to be planned at once."""

@@ -13,7 +13,7 @@ from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.sweeper import Swept, Watch, sweep_lane
 from sendonce.failpoints import failpoint
 from transforms.inspected import InspectedDoFn
-from transforms.worker import Worker, WorkerSpec, told, worker_for
+from transforms.worker import Worker, WorkerSpec, in_turn_of, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
 FIRST_WINDOW = 4000
@@ -29,8 +29,8 @@ class PlanWork(beam.PTransform):
     """In: `Tick`s. Out: `Reference`s of due batches, critical lanes first.
 
     Each tick first sweeps what needs no owner (expired leases, doubts, cancelled batches, progress, the end of
-    campaigns), then plans, per lane, what its window holds. All of it is compare-and-set in the store: a tick that
-    runs twice, or in two jobs, does nothing the second time.
+    campaigns; a live job has a thread for that), then plans, per lane, what its window holds. All of it is
+    compare-and-set in the store: a tick that runs twice, or in two jobs, does nothing the second time.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -61,14 +61,16 @@ class _PlanWork(InspectedDoFn):
 
     def _plan(self) -> Iterator[Reference]:
         for name, lane in self._worker.lanes().items():
-            self._sweep(lane)
+            if not self._worker.spec.live:
+                self._count(sweep(self._worker, lane))
             if self._worker.stopping.is_set():
                 return
             window = window_of(self._worker, name)
             if not window:
                 continue
             fair = self._worker.fair.setdefault(name, FairShare())
-            references = plan_lane(self._worker.store, lane.terms, window, fair)
+            with in_turn_of(name):
+                references = plan_lane(self._worker.store, lane.terms, window, fair)
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))
@@ -78,18 +80,19 @@ class _PlanWork(InspectedDoFn):
                     self._worker.keeper.hold(reference, lane.terms.times.visibility_s)
             yield from references
 
-    def _sweep(self, lane: RunningLane) -> None:
-        """Live jobs look for work more often than once a tick; sweeping once a tick is enough."""
-        terms, now_s = lane.terms, self._worker.clocks.own_s()
-        if self._worker.spec.live and now_s < self._worker.swept_s.get(terms.lane, 0.0) + terms.times.tick_s:
-            return
-        self._worker.swept_s[terms.lane] = now_s
-        watch = self._worker.watches.setdefault(terms.lane, Watch())
-        swept = sweep_lane(self._worker.store, self._worker.key, terms, lane.policy, lambda: token_hex(16), watch)
+    def _count(self, swept: Swept) -> None:
         self._expired.inc(swept.expired)
         self._settled.inc(swept.settled)
-        if swept != NOTHING_SWEPT:
-            self._worker.notices.look()
+
+
+def sweep(worker: Worker, lane: RunningLane) -> Swept:
+    """Do what a lane needs without anybody asking. In a live job another thread does it: nothing that is to be sent
+    waits for it."""
+    watch = worker.watches.setdefault(lane.terms.lane, Watch())
+    swept = sweep_lane(worker.store, worker.key, lane.terms, lane.policy, lambda: token_hex(16), watch)
+    if swept != NOTHING_SWEPT:
+        worker.notices.look()
+    return swept
 
 
 def window_of(worker: Worker, lane: str) -> int:

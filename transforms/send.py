@@ -29,7 +29,7 @@ from sendonce.delivery.terms import SETTINGS_CHANGED, Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
 from transforms.inspected import InspectedDoFn
-from transforms.worker import Worker, WorkerSpec, told, worker_for
+from transforms.worker import Worker, WorkerSpec, in_turn_of, told, worker_for
 
 
 class RateLimitedSend(beam.PTransform):
@@ -212,7 +212,7 @@ def _deliver_alone(worker: Worker, rendered: RenderedBatch) -> None:
     """One delivery with nobody waiting for it. What it raises is told to the worker; its batch is found by its lease,
     or by its visibility time."""
     try:
-        with told(worker):
+        with told(worker), in_turn_of(rendered.priority):
             line = _Line(worker.turn(rendered.priority))
             hold_max_s = worker.lanes()[rendered.priority].terms.hold_max_s
             delivered = _deliver_in_line(worker, rendered, line, hold_max_s)

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,6 +24,7 @@ from sendonce.delivery.letters import compiled_for, render
 from sendonce.delivery.sweeper import Watch
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
+from sendonce.stores.turns import urgent
 from transforms.hand import Hand
 from transforms.keeper import Keeper
 from transforms.notices import publisher_of
@@ -79,7 +80,7 @@ class Worker:
     recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got. watches:
     what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text of it.
     on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for work
-    begins. on_room: told when a pool has room again. swept_s: when each lane's last sweep began, by its own clock.
+    begins. on_room: told when a pool has room again.
     notices: publishes what is to be told over Pub/Sub; whoever may have written any says so.
     """
 
@@ -100,7 +101,6 @@ class Worker:
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
         self.on_tick: Callable[[], None] = lambda: None
         self.on_room: Callable[[], None] = lambda: None
-        self.swept_s: dict[str, float] = {}
         self._row = JobRow(self.store, spec.job_id, spec.lanes)
         self._beaten_s = float("-inf")
         self._turns: dict[str, threading.Lock] = {}
@@ -178,6 +178,11 @@ class Worker:
             pool.close()
         self._pools.clear()
         self.notices.leave(self)
+
+
+def in_turn_of(lane: str) -> AbstractContextManager[None]:
+    """A block in which the store is asked for one lane: bulk lets the others go first."""
+    return urgent(lane != "bulk")
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class Statements:
         self._columns = _list([column.name for column in table.columns])
         self._key_equal = " AND ".join(f"{_quoted(name)} = ?" for name in table.key)
         self._shape = KeyShape(table)
+        self._inserts: dict[int, str] = {}
+        self._puts: dict[int, str] = {}
         self._scans: dict[tuple[str, str | None, bool, bool], str] = {}
 
     @cached_property
@@ -58,17 +60,22 @@ class Statements:
         ]
         return list(zip(*columns, strict=True))
 
-    @cached_property
-    def insert(self) -> str:
-        marks = ", ".join("?" * len(self.table.columns))
-        return f"INSERT INTO {self._name} ({self._columns}) VALUES ({marks})"
+    def insert(self, rows: int) -> str:
+        """Inserts so many rows, their values given one row behind the other."""
+        if rows not in self._inserts:
+            marks = f"({', '.join('?' * len(self.table.columns))})"
+            values = ", ".join([marks] * rows)
+            self._inserts[rows] = f"INSERT INTO {self._name} ({self._columns}) VALUES {values}"
+        return self._inserts[rows]
 
-    @cached_property
-    def put(self) -> str:
-        # No INSERT OR REPLACE: that would also delete another row that holds the same unique secondary key.
-        others = [_quoted(column.name) for column in self.table.columns if column.name not in self.table.key]
-        changes = ", ".join(f"{name} = excluded.{name}" for name in others)
-        return f"{self.insert} ON CONFLICT ({_list(self.table.key)}) DO UPDATE SET {changes}"
+    def put(self, rows: int) -> str:
+        """The same, in place of rows that have the same primary keys."""
+        if rows not in self._puts:
+            # No INSERT OR REPLACE: that would also delete another row that holds the same unique secondary key.
+            others = [_quoted(column.name) for column in self.table.columns if column.name not in self.table.key]
+            changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+            self._puts[rows] = f"{self.insert(rows)} ON CONFLICT ({_list(self.table.key)}) DO UPDATE SET {changes}"
+        return self._puts[rows]
 
     @cached_property
     def delete(self) -> str:

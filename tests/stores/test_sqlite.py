@@ -5,6 +5,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from schemas.outcomes import Outcome
-from schemas.tables import COMMIT_TIME, Batch, Campaign, Meta, OutboundMessage, Recipient
+from schemas.tables import COMMIT_TIME, TABLES, Batch, Campaign, Meta, OutboundMessage, Recipient, Suppression
 from sendonce.stores import sqlite_connections
-from sendonce.stores.base import ANY_SHARD, Reader, Store, StoreRefused, StoreUnavailable, Tx
+from sendonce.stores.base import ANY_SHARD, AlreadyExists, Reader, Store, StoreRefused, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store
 from sendonce.stores.sqlite import SQLiteStore
 from sendonce.stores.sqlite_time import SinceBoot
@@ -628,3 +629,25 @@ def test_the_journal_of_a_killed_process_is_read_by_the_next(url: str, path: Pat
     assert rows % 20 == 0
     store.close()
     assert not journal.exists()
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 19, 20, 126, 499, 500, 501, 1626])
+def test_any_number_of_rows_is_written_and_written_over(store: Store, count: int) -> None:
+    """Rows go in statements of 500, 100, 20, 5 and 1; none is left out at a seam, none comes twice."""
+    rows = [Suppression(f"a{number}", "*", 16, NOON, "test", "test") for number in range(count)]
+    store.transact(lambda tx: tx.insert(*rows), tag="test")
+    assert sorted(row.address_key for row in store.read(lambda reader: reader.scan(Suppression))) == sorted(
+        row.address_key for row in rows
+    )
+    changed = [replace(row, note="again") for row in rows]
+    store.transact(lambda tx: tx.put(*changed), tag="test")
+    found = store.read(lambda reader: reader.scan(Suppression))
+    assert len(found) == count
+    assert {row.note for row in found} == {"again"}
+    with pytest.raises(AlreadyExists):
+        store.transact(lambda tx: tx.insert(*rows), tag="test")
+
+
+def test_every_table_fits_the_widest_statement() -> None:
+    """SQLite takes 32,766 parameters a statement (https://www.sqlite.org/limits.html, 9)."""
+    assert max(len(table.columns) for table in TABLES.values()) * 500 <= 32_766
