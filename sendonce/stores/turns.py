@@ -57,11 +57,14 @@ class Turns:
             else:
                 line.append(mine)
                 self._next()
-        if not mine.wait(patience_s):
-            with self._changed:
-                if not mine.is_set():
-                    line.remove(mine)
-                    return False
+        try:
+            mine.wait(patience_s)
+        except BaseException:  # Ctrl-C: nobody would give back a turn that came meanwhile
+            if not self._leave(line, mine):
+                self.give()
+            raise
+        if self._leave(line, mine):
+            return False
         if not _urgency.urgent and (gap_s := self._released_s + _GAP_S - time.monotonic()) > 0:
             time.sleep(gap_s)
         return True
@@ -72,6 +75,14 @@ class Turns:
             self._taken = False
             self._released_s = time.monotonic()
             self._next()
+
+    def _leave(self, line: deque[threading.Event], mine: threading.Event) -> bool:
+        """Wait no longer; False when the turn has come."""
+        with self._changed:
+            if mine.is_set():
+                return False
+            line.remove(mine)
+            return True
 
     def _next(self) -> None:
         if self._taken or not any(self._waiting):

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from sendonce.stores import turns
 from sendonce.stores.turns import Turns, urgent
 
@@ -108,3 +110,18 @@ def test_urgency_ends_with_its_block() -> None:
             assert not turns._urgency.urgent
         assert turns._urgency.urgent
     assert not turns._urgency.urgent
+
+
+def test_ctrl_c_while_waiting_leaves_no_turn_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Turns()
+    assert shared.take(0)
+
+    def interrupted(self: threading.Event, timeout: float | None = None) -> bool:
+        shared.give()  # the turn comes at the very moment
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shared.take(60)
+    assert shared.take(0)
