@@ -27,7 +27,7 @@ from sendonce.stores.turns import urgent
 
 _log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 1000
+MOST_AT_ONCE = 200
 # A part of what was pulled together: applied well within the shortest ack deadline (10 s), and then acknowledged.
 APPLIED_AT_ONCE = 100
 PULL_S = 20.0

@@ -19,6 +19,8 @@ from transforms.worker import Worker, WorkerSpec, in_turn_of, told, worker_for
 FIRST_WINDOW = 4000
 # A live job plans this much at a time: it is rendered by the one thread of its runner, and critical work waits for it.
 LIVE_WINDOW_S = 0.15
+# Bulk has a graph of its own; a look costs the same however much it plans.
+LIVE_BULK_WINDOW_S = 1.0
 LIVE_FIRST_WINDOW = 1000
 
 
@@ -97,12 +99,13 @@ def sweep(worker: Worker, lane: RunningLane) -> Swept:
 
 def window_of(worker: Worker, lane: str) -> int:
     """Recipients that the lane passes within its window, as measured; a first guess before that. In a live job what is
-    rendered in `LIVE_WINDOW_S`, and none while the lane's pool has enough to do."""
+    rendered in `LIVE_WINDOW_S` (bulk: more), and none while the lane's pool has enough to do."""
     pace = worker.pace.get(lane)
     if worker.spec.live:
         if not worker.pool(lane).room:
             return 0
-        return LIVE_FIRST_WINDOW if pace is None else max(1, int(pace * LIVE_WINDOW_S))
+        window_s = LIVE_BULK_WINDOW_S if lane == "bulk" else LIVE_WINDOW_S
+        return LIVE_FIRST_WINDOW if pace is None else max(1, int(pace * window_s))
     if pace is None:
         return FIRST_WINDOW
     return max(1, int(pace * worker.lanes()[lane].terms.times.window_s))
