@@ -109,6 +109,8 @@ def _main(ours: argparse.Namespace, beams: list[str]) -> int:
     path = config_path(ours.config, os.environ)
     config: Config = load_config(path, os.environ, store=ours.store, subscription=ours.subscription)
     lanes = tuple(name.strip() for name in ours.lanes.split(",") if name.strip())
+    if not lanes:
+        raise ConfigFault(f"--lanes names no lane; lanes are {', '.join(PRIORITIES)}")
     if unknown := [name for name in lanes if name not in PRIORITIES]:
         raise ConfigFault(f"there is no lane {unknown[0]!r}; lanes are {', '.join(PRIORITIES)}")
     if config.subscription is None:

@@ -182,7 +182,7 @@ class _Live:
                 self._row.beat("running", **self._facts())
             except StoreUnavailable:
                 continue
-            except StoreError as fault:
+            except Exception as fault:  # a job that nobody hears of must not seem to live, nor seem dead
                 self._hear(fault)
                 return
 

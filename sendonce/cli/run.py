@@ -53,6 +53,8 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscri
     happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
     """
     chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
+    if not chosen:
+        raise WrongCall(f"--lanes names no lane; lanes are {', '.join(LANE_NAMES)}")
     if unknown := [name for name in chosen if name not in LANE_NAMES]:
         raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")
     if subscription and (once or triggers):

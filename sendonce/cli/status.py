@@ -273,7 +273,7 @@ def _hints(found: Status) -> list[str]:
     if stream and found.campaign.state not in ENDED:
         hints.append(f"Takes sends until {moment(day_ends(found.campaign))}, then ends by itself")
     if moves and not found.jobs.count:
-        hints.append("No job is running: `sendonce run`")
+        hints.append(f"No job of the lane {found.campaign.priority} is running: `sendonce run`")
     elif moves and found.jobs.silent:
         hints.append(silent_text(found.jobs))
     hints += [f"{what(kind).capitalize()} wait: `sendonce doctor` says why" for kind in found.late_notices or ()]

@@ -187,8 +187,16 @@ class SpannerStore:
             try:
                 result: Result = self._database.run_in_transaction(run, transaction_tag=tag, **self._patience())
             except FAULTS as fault:
+                self._forget_transaction()
                 raise in_our_words(self.url, fault, committing=committing) from fault
         return result
+
+    def _forget_transaction(self) -> None:
+        """Google's client (3.71) notes in the thread that a transaction runs before it has got a session. When it gets
+        none, because Spanner is away, the note stays, and no transaction ever runs in that thread again."""
+        running = getattr(self._database, "_local", None)
+        if running is not None:
+            running.transaction_running = False
 
     def read(self, work: Callable[[Reader], Result], *, stale_s: float = 0.0) -> Result:
         staleness = {"exact_staleness": timedelta(seconds=stale_s)} if stale_s else {}

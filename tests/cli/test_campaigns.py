@@ -107,7 +107,7 @@ def test_status_for_people_fits_and_says_what_to_do(sendonce: Call, store: Store
     answer = sendonce("status")
 
     assert (answer.code, answer.widest <= 80) == (0, True)
-    assert "No job is running: `sendonce run`" in answer.out
+    assert "No job of the lane bulk is running: `sendonce run`" in answer.out
     assert "42.9 %  3 of 7" in answer.out
     assert "render.undefined_variable" in answer.out
 

@@ -69,6 +69,7 @@ def test_version(sendonce: Call) -> None:
         (["status", "--jsno"], "No such option '--jsno'"),
         (["submit"], "Missing argument 'CAMPAIGN'"),
         (["run", "--lanes", "bulk,slow"], "there is no lane 'slow'; lanes are critical, high, bulk"),
+        (["run", "--lanes", ""], "--lanes names no lane; lanes are critical, high, bulk"),
         (["run", "--triggers", "nowhere.json"], "'nowhere.json' does not exist"),
         (["status", "--store", "mysql://x"], "store: must be a store URL"),
         (["status", "--config", "nowhere.yaml"], "nowhere.yaml: no such file; `sendonce init` writes one"),

@@ -47,7 +47,7 @@ def test_list_and_status_show_a_stream_with_its_kind(sendonce: Call, stream: str
     status = sendonce("status", stream)
     assert status.code == 0
     assert "Takes sends until" in status.out
-    assert "No job is running" not in status.out
+    assert "is running: `sendonce run`" not in status.out
     found = sendonce("status", stream, "--json").json
     assert (found["kind"], found["reasons"], found["percent"]) == ("stream", {"address.invalid": 1}, 100.0)
 

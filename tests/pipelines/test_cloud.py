@@ -130,6 +130,7 @@ def test_stale_ticks_are_dropped() -> None:
         (["--store", "spanner://p/i/d"], "no subscription is named"),
         (["--subscription", "sendonce"], "projects/PROJECT/subscriptions/NAME"),
         (["--subscription", SUBSCRIPTION, "--lanes", "bulk,slow"], "there is no lane 'slow'"),
+        (["--subscription", SUBSCRIPTION, "--lanes", " , "], "names no lane; lanes are critical, high, bulk"),
         (["--subscription", SUBSCRIPTION, "--region", "europe-west4"], "options of a runner need --runner"),
         (["--subscription", SUBSCRIPTION, "--runner", "DataflowRunner"], "cannot reach a store in a file"),
     ],

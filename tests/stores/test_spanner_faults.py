@@ -345,6 +345,21 @@ def test_a_store_that_is_silent_is_not_waited_for_for_ever(store: Store, spanner
         spanner.go_on()
 
 
+def test_a_thread_that_got_no_session_once_writes_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's client refused every later transaction of that thread as nested: a job's heartbeat died of it."""
+    assert isinstance(store, SpannerStore)
+    sessions = store._database._sessions_manager
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            sessions, "get_session", lambda kind: (_ for _ in ()).throw(exceptions.ServiceUnavailable("away"))
+        )
+        with pytest.raises(StoreUnavailable):
+            store.transact(add_one, tag="test")
+    before = counter(store)
+    store.transact(add_one, tag="test")
+    assert counter(store) == before + 1
+
+
 def test_who_waits_for_another_writer_of_its_process_does_not_wait_for_ever(store: Store) -> None:
     patient: Any = impatient(store, PATIENCE_S)
     hasty: Any = impatient(store, 0.3)
