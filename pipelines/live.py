@@ -37,11 +37,11 @@ Result = TypeVar("Result")
 
 LOOK_S = 0.1
 # A stop gives the intake, the graphs and the requests in flight this long together; 30 s is what was promised.
-STOP_S = 23.0
+STOP_S = 20.0
 # Then come the job's row and its report, at a store that may not answer: at least so long for each, and longer where a
 # stop has taken less than this.
 LAST_LOOK_S = 2.0
-STOPPED_S = 27.0
+STOPPED_S = 24.0
 # A job that was silent for so long is gone, and its private topics with it.
 GONE_S = 24 * 3600.0
 # How soon a thread that waits for its turn gets it, while others compute: a critical send takes dozens of turns.

@@ -41,8 +41,8 @@ RECIPIENTS_MAX: Final = 100
 SEQ_MAX: Final = (1 << 53) - 1
 TOPIC: Final = "SENDONCE_TOPIC"
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_NAME_RULE: Final = "must be 1 to 100 letters, digits, dots, dashes or underscores, and start with a letter or digit"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME_RULE: Final = "letters, digits, dots, dashes or underscores, and start with a letter or digit"
 # Field of a recipient: fewest and most characters, whether it must be there.
 _RECIPIENT: Final[dict[str, tuple[int, int, bool]]] = {
     "recipient_id": (1, 200, True),
@@ -253,7 +253,7 @@ class Publisher:
 def control_body(kind: str, campaign_id: str, seq: Optional[int] = None) -> bytes:
     """The body of a start, pause, resume or cancel; InvalidTrigger. For who publishes by other means."""
     _check(kind in ("start", "pause", "resume", "cancel"), "type", "must be start, pause, resume or cancel")
-    _name("campaign_id", campaign_id)
+    _name("campaign_id", campaign_id, 100)
     body: dict[str, Any] = {"v": 1, "type": kind, "campaign_id": campaign_id}
     if seq is not None:
         _check(type(seq) is int and 0 <= seq <= SEQ_MAX, "seq", f"must be a whole number from 0 to {SEQ_MAX}")
@@ -271,7 +271,7 @@ def send_body(
     expires_at: Optional[datetime] = None,
 ) -> bytes:
     """The body of a `send`; InvalidTrigger. For who publishes by other means."""
-    _name("template", template)
+    _name("template", template, 64)
     _text("idempotency_key", idempotency_key, 1, 200)
     _check(not _CONTROL.search(idempotency_key), "idempotency_key", "must hold no control character")
     _check(priority in ("critical", "high"), "priority", "must be critical or high")
@@ -283,7 +283,7 @@ def send_body(
         "priority": priority,
     }
     if sender is not None:
-        _name("sender", sender)
+        _name("sender", sender, 64)
         body["sender"] = sender
     if expires_at is not None:
         body["expires_at"] = _moment("expires_at", expires_at)
@@ -318,8 +318,9 @@ def _check(holds: bool, field: str, rule: str) -> None:
         raise InvalidTrigger(field, rule)
 
 
-def _name(field: str, value: Any) -> None:
-    _check(isinstance(value, str) and _NAME.fullmatch(value) is not None, field, _NAME_RULE)
+def _name(field: str, value: Any, most: int) -> None:
+    fits = isinstance(value, str) and len(value) <= most and _NAME.fullmatch(value) is not None
+    _check(fits, field, f"must be 1 to {most} {_NAME_RULE}")
 
 
 def _text(field: str, value: Any, fewest: int, most: int) -> None:

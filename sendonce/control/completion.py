@@ -39,9 +39,8 @@ def settle_campaign(store: Store, campaign_id: str) -> str:
         campaign = tx.get(Campaign, campaign_id)
         if campaign is None or not _may_end(tx, campaign):
             return campaign.state if campaign else ""
-        # Of a day that is over, nothing has changed since: a stream may have very many batches to count again.
-        over = campaign.kind == STREAM and campaign.state != CANCELLING
-        last = counts if over else count(tx, campaign_id)
+        # Counted again, also of a day that is over: a send that was being taken at midnight may have come since.
+        last = count(tx, campaign_id)
         if not _all_final(campaign, last):
             return campaign.state
         now = tx.now()

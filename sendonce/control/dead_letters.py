@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Optional
@@ -28,6 +29,9 @@ _DETAIL_MAX = 4000
 # Few: a body may have a MiB.
 _PAGE = 20
 _PAGE_MOST = 640
+# Spanner takes 100 MiB a commit, and takes long over much less.
+_BYTES_AT_ONCE = 8_000_000
+_ROWS_AT_ONCE = 500
 
 
 class UnknownDeadLetter(ControlFault):
@@ -37,15 +41,28 @@ class UnknownDeadLetter(ControlFault):
 
 
 def write_dead_letters(store: Store, letters: Iterable[DeadLetter]) -> int:
-    """Put dead letters into the store, in one transaction; returns how many rows are new.
+    """Put dead letters into the store; returns how many rows are new. Each transaction holds what a commit may.
 
     The id is made of what went wrong and where, not of when: a bundle that runs again writes the same rows, and a row
     that is there already stays as it is. Only one that was replayed is open again: it went wrong once more.
     """
-    known = list(letters)
-    if not known:
-        return 0
-    return store.transact(lambda tx: put_dead_letters(tx, known), tag="dead_letters")
+    return sum(
+        store.transact(partial(put_dead_letters, letters=some), tag="dead_letters") for some in _commits(letters)
+    )
+
+
+def _commits(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    some: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        weight = len(letter.body or b"")
+        if some and (len(some) >= _ROWS_AT_ONCE or size + weight > _BYTES_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(letter)
+        size += weight
+    if some:
+        yield some
 
 
 def put_dead_letters(tx: Tx, letters: Iterable[DeadLetter]) -> int:

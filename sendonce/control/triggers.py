@@ -19,7 +19,7 @@ from sendonce.control.sends import Send, read_send
 from sendonce.control.streams import take_sends
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.control.trigger_faults import BadTrigger
-from sendonce.stores.base import AlreadyExists, Store, StoreError
+from sendonce.stores.base import AlreadyExists, Store, StoreError, ValueRefused
 from sendonce.stores.opening import store_key
 
 __all__ = ["BadTrigger", "Send", "Taken", "Trigger", "apply_trigger", "apply_triggers", "read_or_bad", "read_trigger"]
@@ -169,6 +169,8 @@ def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[
         return store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
     except AlreadyExists:  # somebody else took one of them, or began their stream, in between
         return None
+    except ValueRefused:  # wrong in one of them, not in the store
+        return None
     except StoreError:
         raise
     except Exception:  # what nobody foresaw
@@ -178,6 +180,8 @@ def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[
 def _alone(store: Store, key: bytes, send: Send, by: str) -> Taken:
     try:
         return _taken(_take_one(store, key, send, by), send)
+    except ValueRefused as fault:
+        return Taken("bad", "invalid", str(fault))
     except StoreError:
         raise
     except Exception as fault:
@@ -203,6 +207,8 @@ def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Tak
         return _taken(apply_trigger(store, trigger, by))
     except BadTrigger as fault:
         return _taken(fault)
+    except ValueRefused as fault:
+        return Taken("bad", "invalid", str(fault))
     except StoreError:
         raise
     except Exception as fault:

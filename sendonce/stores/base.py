@@ -54,6 +54,10 @@ class StoreRefused(StoreError):
     """The store cannot do this and will not later: full disk, read-only folder, newer schema, no permission."""
 
 
+class ValueRefused(StoreRefused):
+    """A value does not fit its column: wrong in whatever gave it, not in the store. Nothing was applied."""
+
+
 class Reader(Protocol):
     def now(self) -> datetime:
         """Store time, UTC. Never goes backwards; leases and due times are judged by it alone.

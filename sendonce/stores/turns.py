@@ -66,7 +66,11 @@ class Turns:
         if self._leave(line, mine):
             return False
         if not _urgency.urgent and (gap_s := self._released_s + _GAP_S - time.monotonic()) > 0:
-            time.sleep(gap_s)
+            try:
+                time.sleep(gap_s)
+            except BaseException:
+                self.give()
+                raise
         return True
 
     def give(self) -> None:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, Final
 
 from schemas.tables import COMMIT_TIME, Column, Table
-from sendonce.stores.base import StoreRefused
+from sendonce.stores.base import ValueRefused
 from sendonce.stores.ddl import takes_commit_time
 
 _INT64_MIN: Final = -(2**63)
@@ -98,5 +98,5 @@ _CHECKS: Final[dict[type, Callable[[Table, Column, Sequence[Any]], None]]] = {
 }
 
 
-def _refused(table: Table, column: Column, problem: str) -> StoreRefused:
-    return StoreRefused(f"{table.name}.{column.name} {problem}")
+def _refused(table: Table, column: Column, problem: str) -> ValueRefused:
+    return ValueRefused(f"{table.name}.{column.name} {problem}")

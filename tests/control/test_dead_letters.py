@@ -92,3 +92,22 @@ def test_a_beginning_names_one_dead_letter_or_none(store: Store, clock: Clock) -
     for wrong in ("", "zzz", first[:1]):
         with pytest.raises(UnknownDeadLetter):
             find_dead_letter(store, wrong)
+
+
+def test_large_bodies_go_in_commits_of_a_bounded_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine messages of 10 MB were one commit of 90 MB, which Spanner did not end."""
+    commits: list[int] = []
+    real = store.transact
+
+    def counted(work, *, tag):  # type: ignore[no-untyped-def]
+        commits.append(0)
+        return real(work, tag=tag)
+
+    monkeypatch.setattr(store, "transact", counted)
+    letters = [DeadLetter("trigger", "too_large", "", body=bytes([number]) * 3_000_000) for number in range(7)]
+    assert write_dead_letters(store, letters) == 7
+    assert len(commits) == 4
+    assert write_dead_letters(store, []) == 0
+    many = [DeadLetter("render", "render.error", "", "spring", batch) for batch in range(1100)]
+    assert write_dead_letters(store, many) == 1100
+    assert len(commits) == 4 + 3

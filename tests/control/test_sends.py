@@ -6,6 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -581,3 +582,27 @@ def test_keys_are_kept_for_eight_days_and_then_purged_a_few_at_a_time(
     clock.at += timedelta(seconds=2)
     assert [purge_keys(store) for _ in range(4)] == [3, 3, 2, 0]
     assert [row.key_hash for row in rows(store, IdempotencyKey)] == [key_hash("new")]
+
+
+@pytest.mark.parametrize("template_name", ["x" * 64, "x" * 65, "x" * 100, "x" * 101])
+def test_a_template_name_of_any_length_is_one_dead_letter(store: Store, template_name: str) -> None:
+    """One of 65 characters ended every job of its subscription, again and again."""
+    first, bad, last = take(store, body("one"), body("two", template=template_name), body("three"))
+    assert (first.ended, last.ended) == ("applied", "applied")
+    assert (bad.ended, bad.reason) == ("bad", "unknown_template" if len(template_name) == 64 else "invalid")
+
+
+def test_a_value_that_a_column_does_not_take_is_that_triggers_fault(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the schema lets through: the job goes on, and so do the neighbours."""
+    monkeypatch.setattr("sendonce.control.triggers._validator", lambda shape: jsonschema.Draft202012Validator({}))
+    long = json.dumps({"v": 1, "type": "start", "campaign_id": "c" * 300}).encode()
+    found = take(store, body("one"), body("two", template="x" * 70), long, body("three"))
+    assert [(taken.ended, taken.reason) for taken in found] == [
+        ("applied", ""),
+        ("bad", "invalid"),
+        ("bad", "invalid"),
+        ("applied", ""),
+    ]
+    assert "x" * 70 not in found[1].detail

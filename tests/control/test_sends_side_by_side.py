@@ -5,8 +5,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from schemas.tables import Batch, Campaign, IdempotencyKey, Progress, Recipient
 from sendonce.control.completion import settle_campaign
 from sendonce.control.finals import is_wiped
 from sendonce.control.outcomes import outcomes_of
-from sendonce.control.streams import purge_keys
+from sendonce.control.streams import purge_keys, take_sends
 from sendonce.control.triggers import apply_trigger, read_trigger
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.deliver import Clocks, Deliverer
@@ -22,8 +23,8 @@ from sendonce.delivery.letters import compiled_for, element_of, render
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.sweeper import sweep_lane
-from sendonce.stores.base import AlreadyExists, Store
-from sendonce.stores.opening import init_store, store_key
+from sendonce.stores.base import AlreadyExists, Store, Tx
+from sendonce.stores.opening import init_store, open_store, store_key
 from tests.control import send_workers
 from tests.control.sending import body, ready, reasons, rows, take, to
 from tests.delivery.test_streams import TERMS
@@ -175,3 +176,40 @@ def test_a_stream_is_cancelled_and_its_keys_purged_on_both_stores(store: Store) 
     found = {batch.idempotency_key: reasons(batch) for batch in rows(store, Batch)}
     assert found == {"a": ["cancelled", "address.invalid"], "b": ["open"], "c": ["cancelled"]}
     assert purge_keys(store) == 0
+
+
+def test_a_send_that_is_being_taken_at_midnight_counts_in_the_days_sums(tmp_path: Path) -> None:
+    """Final as soon as it is taken, it was committed after the day's last sums and stood in none."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    ready(init_store(url))
+    evening = datetime(2026, 12, 5, 23, 59, 59, tzinfo=UTC)
+    late = open_store(url, clock=lambda: evening)
+    settler = open_store(url, clock=lambda: evening + timedelta(seconds=2))
+    end = "2026-12-06T05:00:00Z"
+    take(late, body("first", [to(1, email="no address")], expires_at=end))
+    begun, looked, key = threading.Event(), threading.Event(), store_key(late)
+
+    def slowly(tx: Tx) -> None:
+        send = read_trigger(body("second", [to(2, email="none either")], expires_at=end))
+        take_sends(tx, key, [send], "test")  # type: ignore[list-item]
+        begun.set()
+        assert looked.wait(60)
+
+    taking = threading.Thread(target=late.transact, args=(slowly,), kwargs={"tag": "send"})
+    taking.start()
+    assert begun.wait(60)
+    real = settler.transact
+
+    def after_its_look(work: Any, *, tag: str) -> Any:
+        looked.set()
+        return real(work, tag=tag)
+
+    settler.transact = after_its_look  # type: ignore[method-assign]
+    stream = "stream.otp.critical.2026-12-05"
+    assert settle_campaign(settler, stream) == "completed"
+    taking.join(60)
+    row = settler.read(lambda reader: reader.get(Campaign, stream))
+    sums = settler.read(lambda reader: reader.get(Progress, stream))
+    assert row is not None
+    assert sums is not None
+    assert (row.recipients, row.batches, sums.total, sums.n_refused) == (2, 2, 2, 2)
