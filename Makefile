@@ -10,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: help demo test check format chaos bench emulators lock clean
+.PHONY: help demo cloud test check format chaos bench emulators lock clean
 
 help: ## this list
 	@echo "Sendonce. Commands:"
@@ -20,6 +20,9 @@ help: ## this list
 demo: $(VENV)/.local ## install, make a campaign of 20,000, send it into a folder, count every outcome
 	@echo "== the demo (the command sendonce is $(BIN)/sendonce)"
 	@$(BIN)/sendonce demo $(DEMO_ARGS)
+
+cloud: $(VENV)/.cloud ## install what live jobs, Spanner and SendGrid need, too (the extras gcp and sendgrid)
+	@echo "== installed, with the extras gcp and sendgrid (the command sendonce is $(BIN)/sendonce)"
 
 test: $(VENV)/.dev ## install, then run the tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TEST_ARGS)
@@ -52,6 +55,10 @@ clean: ## remove the environment, caches and builds; .sendonce/ (store and lette
 $(VENV)/.local: requirements/local.lock pyproject.toml | $(VENV)/.made
 	@requirements/install.sh $(BIN)/python requirements/local.lock
 	@touch $@
+
+$(VENV)/.cloud: requirements/cloud.lock pyproject.toml | $(VENV)/.made
+	@requirements/install.sh $(BIN)/python requirements/cloud.lock
+	@touch $@ $(VENV)/.local
 
 $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.made
 	@requirements/install.sh $(BIN)/python requirements/dev.lock

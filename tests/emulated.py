@@ -126,7 +126,10 @@ def emulator(name: str, port: int = 0) -> Iterator[Emulator]:
 @contextlib.contextmanager
 def _running(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]"]:
     if _takes_connections(address):
-        raise Missing(f"something listens on {address} already; end it, or choose another port")
+        raise Missing(
+            f"something listens on {address} already; end it, or choose other ports: "
+            f"make emulators SPANNER_PORT={SPANNER_PORT + 1} PUBSUB_PORT={PUBSUB_PORT + 1}"
+        )
     # A process group of its own: the Pub/Sub emulator's program is a script around java.
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True
@@ -185,10 +188,11 @@ def main() -> int:
         spanner_port = int(os.environ.get("SPANNER_PORT", SPANNER_PORT))
         pubsub_port = int(os.environ.get("PUBSUB_PORT", PUBSUB_PORT))
         with spanner_emulator(spanner_port) as spanner, pubsub_emulator(pubsub_port) as pubsub:
-            print("Both emulators answer; what they hold is gone when they end. In another terminal:\n")
+            print("Both emulators answer; what they hold is gone when they end. In another terminal, for Pub/Sub:\n")
+            print(f"  export PUBSUB_EMULATOR_HOST={pubsub}\n")
+            print("Only if the store is to be on Spanner (else it stays a file on this machine):\n")
             print(f"  export SPANNER_EMULATOR_HOST={spanner}")
-            print(f"  export PUBSUB_EMULATOR_HOST={pubsub}")
-            print("  export SENDONCE_STORE=spanner://local/sendonce/sendonce\n")
+            print("  export SENDONCE_STORE=spanner://local/sendonce/sendonce    # before `sendonce init`\n")
             print("Ctrl-C ends them.", flush=True)
             while not stop.wait(1):
                 continue

@@ -28,7 +28,8 @@ def live_runner() -> ModuleType:
         from pipelines import live
     except ImportError as fault:
         raise ConfigFault(
-            f"a subscription needs the package {fault.name}, which is not installed; install sendonce[gcp]"
+            f"a subscription needs the package {fault.name}, which is not installed; "
+            "install sendonce[gcp] (`make cloud`)"
         ) from None
     finally:
         logging.disable(logging.NOTSET)

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import click
+import yaml
 
 from sendonce.cli.output import counted, out, print_json
 from sendonce.cli.session import Session, with_session
 from sendonce.config import DEFAULT_FILE, apply_config
+from sendonce.config.model import DEFAULT_STORE
 from sendonce.config.starter import STARTER
 from sendonce.folders import private_folder
 from sendonce.stores.base import Store, StoreRefused
@@ -33,10 +35,15 @@ def init(session: Session, environment: str | None, print_ddl: bool) -> None:
         _print_ddl(session.config.store)
         return
     path = session.config_file or Path(DEFAULT_FILE)
-    wrote = _write_once(path, STARTER)
+    wrote = _write_once(path, _starter(session.store_given, path))
     session.config_file = path
-    config = session.config
-    store = _made(config.store, environment or config.environment)
+    try:
+        config = session.config
+        store = _made(config.store, environment or config.environment)
+    except BaseException:
+        if wrote:  # settings that name a store which could not be made would stand in the way of the next try
+            path.unlink(missing_ok=True)
+        raise
     private_folder(Path(".sendonce"))
     _write_once(Path(".sendonce/.gitignore"), "# Addresses, letters and the store's key lie here.\n*\n")
     changes = apply_config(store, config, session.by)
@@ -67,6 +74,16 @@ def _print_ddl(url: str) -> None:
     commands = gcloud_commands(url)
     click.echo("\n".join(f"-- {command}" for command in commands) + "\n")
     click.echo(";\n\n".join(spanner_ddl()) + ";")
+
+
+def _starter(given: str | None, path: Path) -> str:
+    """The settings to write, with the store that an option or the environment names, as it counts from their folder."""
+    if not given:
+        return STARTER
+    if path.parent != Path() and given.startswith("sqlite:///"):
+        given = f"sqlite:///{Path(given.removeprefix('sqlite:///')).absolute()}"
+    line = yaml.safe_dump({"store": given}, allow_unicode=True, width=10**6)
+    return STARTER.replace(f"store: {DEFAULT_STORE}\n", line)
 
 
 def _made(url: str, environment: str | None) -> Store:

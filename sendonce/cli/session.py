@@ -55,6 +55,11 @@ class Session:
     def config(self) -> Config:
         return load_config(self.config_file, os.environ, store=self.store_option, subscription=self.subscription_option)
 
+    @property
+    def store_given(self) -> str | None:
+        """The store's URL by the option or the environment; None where the settings file says it."""
+        return self.store_option or os.environ.get("SENDONCE_STORE") or None
+
     @cached_property
     def store(self) -> Store:
         """The store, opened on first use. StoreRefused says how to make one."""

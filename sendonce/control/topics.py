@@ -91,7 +91,7 @@ def check_topic(topic: str) -> str:
 def problem_of(topic: str, fault: BaseException) -> str:
     """A fault in our words, with its mend after a semicolon. The fault's own text may hold parts of messages."""
     if isinstance(fault, ImportError):
-        return f"the package {fault.name} is not installed; install sendonce[gcp]"
+        return f"the package {fault.name} is not installed; install sendonce[gcp] (`make cloud`)"
     kind = type(fault).__name__
     if kind == "NotFound":
         project, _, name = topic.split("/", 1)[1].partition("/topics/")

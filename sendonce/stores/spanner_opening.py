@@ -115,7 +115,9 @@ def _client(url: str) -> Any:
         from google.auth.exceptions import DefaultCredentialsError
         from google.cloud import spanner
     except ImportError as fault:
-        raise StoreRefused(f"store {url}: the package {fault.name} is not installed; install sendonce[gcp]") from None
+        raise StoreRefused(
+            f"store {url}: the package {fault.name} is not installed; install sendonce[gcp] (`make cloud`)"
+        ) from None
     if on_emulator():
         # The emulator forgets the transactions of a session as soon as another thread begins one on it: read-write ones
         # fail (237 of 240 that ran side by side), and reads lose their snapshot ("Transaction not found").

@@ -11,6 +11,7 @@ from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
 from tests.cli.conftest import Call
 from tests.control.made import batch_row, seal
+from tests.emulated import spanner_emulator
 
 
 def test_init_makes_store_settings_and_lanes_and_may_be_repeated(sendonce: Call, folder: Path) -> None:
@@ -33,6 +34,56 @@ def test_init_keeps_a_settings_file_that_is_there(sendonce: Call, folder: Path) 
 
     assert (folder / "sendonce.yaml").read_text() == "lanes: {bulk: {batch_size: 7}}"
     assert sendonce("config", "show", "--json").json["settings"]["lanes"]["bulk"]["batch_size"] == 7
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_init_writes_the_store_that_it_made_into_the_settings(
+    sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    url = "sqlite:///a #1: b/é.db"
+    with monkeypatch.context() as patch:
+        if by == "environment":
+            patch.setenv("SENDONCE_STORE", url)
+        made = sendonce("init", "--json", *(["--store", url] if by == "option" else []))
+
+    assert (made.code, made.json["store"]) == (0, f"sqlite:///{folder}/a #1: b/é.db")
+    assert sendonce("config", "show", "--json").json["settings"]["store"] == url
+    assert sendonce("list").code == 0
+    assert not (folder / ".sendonce/sendonce.db").exists()
+
+
+def test_init_writes_a_relative_store_as_it_counts_from_the_settings(
+    sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "etc").mkdir()
+
+    made = sendonce("init", "--json", "--config", "etc/sendonce.yaml", "--store", "sqlite:///s.db")
+
+    assert (made.code, (folder / "s.db").exists()) == (0, True)
+    assert sendonce("list", "--config", "etc/sendonce.yaml").code == 0
+
+
+def test_init_leaves_no_settings_of_a_store_that_it_could_not_make(sendonce: Call, folder: Path) -> None:
+    assert sendonce("init", "--store", "mysql://x").code == 2
+    (folder / "blocked").write_text("a file where a folder should be")
+    assert sendonce("init", "--store", "sqlite:///blocked/s.db").code == 1
+    assert not (folder / "sendonce.yaml").exists()
+
+    assert sendonce("init", "--store", "sqlite:///good.db").code == 0
+    assert "store: sqlite:///good.db\n" in (folder / "sendonce.yaml").read_text()
+
+
+@pytest.mark.needs("google.cloud.spanner")
+@pytest.mark.emulator("spanner")
+def test_init_writes_a_store_on_spanner_into_the_settings(
+    sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "spanner://local/sendonce/settings"
+    with spanner_emulator() as address, monkeypatch.context() as patch:
+        patch.setenv("SPANNER_EMULATOR_HOST", address)
+        patch.setenv("SENDONCE_STORE", url)
+        assert sendonce("init").code == 0
+    assert f"store: {url}\n" in (folder / "sendonce.yaml").read_text()
 
 
 def test_a_store_keeps_its_environment(sendonce: Call) -> None:
