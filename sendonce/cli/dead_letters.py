@@ -248,7 +248,7 @@ def _facts(row: DeadLetterRow) -> Table:
         (
             "body",
             _no_body(row)
-            if row.body is None and row.stage == "trigger"
+            if row.body is None and row.stage == "trigger" and row.ordinal is None
             else None
             if row.body is None
             else f"{counted(len(row.body), 'byte')}, kept until {moment(row.expires_at)}",
@@ -261,7 +261,7 @@ def _facts(row: DeadLetterRow) -> Table:
 
 
 def _no_body(row: DeadLetterRow) -> str:
-    if row.stage != "trigger":
+    if row.stage != "trigger" or row.ordinal is not None:
         return "only triggers have one"
     return "erased when it was settled" if row.state != OPEN else "erased; bodies are kept for seven days"
 

@@ -64,6 +64,17 @@ def test_outcome_tells_of_each_send_to_a_recipient(sendonce: Call, stream: str) 
     assert (refused["reason"], refused["requests"]) == ("address.invalid", [])
 
 
+def test_the_dead_letter_of_a_recipient_of_a_send_says_to_publish_the_send_again(sendonce: Call, stream: str) -> None:
+    (letter,) = sendonce("dead-letters", "list", "--json").json
+    assert (letter["stage"], letter["reason"], letter["campaign"]) == ("trigger", "address.invalid", stream)
+    for chosen in ((letter["id"],), ("--reason", "address.invalid", "--yes")):
+        answer = sendonce("dead-letters", "replay", *chosen)
+        said = " ".join(answer.out.split())
+        assert (answer.code, "publish the send again under a new key" in said, "erased" in said) == (1, True, False)
+    assert "erased" not in sendonce("dead-letters", "show", letter["id"]).out
+    assert "only triggers have one" in sendonce("dead-letters", "show", letter["id"], "--body").err
+
+
 def test_export_names_each_recipients_send_and_leaves_wiped_addresses_empty(sendonce: Call, stream: str) -> None:
     exported = sendonce("export", stream, "--with-address")
     rows = list(csv.DictReader(io.StringIO(exported.out)))
