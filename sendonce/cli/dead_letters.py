@@ -14,7 +14,7 @@ from rich.text import Text
 from schemas.tables import DeadLetterRow
 from sendonce.cli.ages import AGE
 from sendonce.cli.dead_letters_settling import drop_letters, replay_letters
-from sendonce.cli.output import ago, counted, moment, out, print_json, print_json_list, table
+from sendonce.cli.output import age, counted, fitting_table, moment, out, print_json, print_json_list
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.cli.words import reason_words
 from sendonce.control.dead_letters import OPEN, STAGES, STATES, Wanted, find_dead_letter, list_dead_letters
@@ -120,19 +120,20 @@ def list_(
 
 def _listed(session: Session, found: list[DeadLetterRow], *, with_state: bool) -> Table:
     now = session.store.read(lambda reader: reader.now())
-    columns = ["id", "stage", "reason", "campaign", "batch", "at", *(["state"] if with_state else [])]
-    made = table(*columns, right=("batch",))
-    for row in found:
-        made.add_row(
+    columns = ["id", "stage", "reason", "campaign", "batch", "age", *(["state"] if with_state else [])]
+    rows = [
+        (
             row.dead_letter_id[:_ID_SHOWN],
             row.stage,
             row.reason,
             row.campaign_id or "-",
             "-" if row.batch_no is None else str(row.batch_no),
-            ago(row.at, now),
+            age(row.at, now),
             *([row.state] if with_state else []),
         )
-    return made
+        for row in found
+    ]
+    return fitting_table(columns, rows, give_way=("batch", "stage", "age"), right=("batch", "age"))[0]
 
 
 @dead_letters.command()
