@@ -63,7 +63,9 @@ def test_outcome_tells_of_each_send_to_a_recipient(sendonce: Call, stream: str) 
     assert len({one["message_id"] for one in found["sends"]}) == 2
     shown = sendonce("outcome", stream, "u1").out
     assert shown.count("accepted") >= 2
-    assert sendonce("outcome", stream, "u", "--json").code == 2
+    missing = sendonce("outcome", stream, "u")
+    assert (missing.code, "rejects" in missing.err) == (2, False)
+    assert f"no send of {stream} is to a recipient with that id" in " ".join(missing.err.split())
     refused = sendonce("outcome", stream, "u2", "--json").json
     assert (refused["reason"], refused["requests"]) == ("address.invalid", [])
 
