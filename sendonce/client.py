@@ -121,8 +121,8 @@ class Publisher:
     """Publishes triggers to one topic, in batches, from any thread. One for the life of a process is right.
 
     topic: projects/PROJECT/topics/NAME; else the one that SENDONCE_TOPIC names; ValueError for another form.
-    timeout_s: how long a trigger may take with all attempts. Closing it, which leaving its `with` block does, waits until all that was published is settled.
-    More than 1,000 triggers under way make the next caller wait.
+    timeout_s: how long a trigger may take with all attempts. Closing it, which leaving its `with` block does, waits
+    until all that was published is settled. More than 1,000 triggers under way make the next caller wait.
     """
 
     def __init__(self, topic: Optional[str] = None, *, timeout_s: float = 60.0) -> None:

@@ -74,8 +74,8 @@ class Outcomes:
     handler that takes longer than a minute may meet its outcome a second time. Any number of processes may read one
     subscription and share its messages.
 
-    subscription: projects/PROJECT/subscriptions/NAME; ValueError for another form. idle_s: end the loop when nothing has
-    come for so long; None: go on until closed.
+    subscription: projects/PROJECT/subscriptions/NAME; ValueError for another form. idle_s: end the loop when nothing
+    has come for so long; None: go on until closed.
     """
 
     def __init__(self, subscription: str, *, idle_s: Optional[float] = None) -> None:

@@ -64,7 +64,7 @@ def list_campaigns(session: Session) -> None:
         out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
         return
     columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
-    rows = [
+    rows: list[tuple[str | Text, ...]] = [
         (
             status.campaign.campaign_id,
             state_text(status.campaign.state),

@@ -44,7 +44,8 @@ _WAITS: Final = {
 
 
 class Watch:
-    """Follows one campaign, or those of a job's lanes that run while it is open. Reads only; a busy store is asked later.
+    """Follows one campaign, or those of a job's lanes that run while it is open. Reads only; a busy store is asked
+    later.
 
     lanes: the job's, all if there are none. Their senders are told of, too, when they are what work waits for.
     """

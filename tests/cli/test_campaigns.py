@@ -156,9 +156,7 @@ def sendonce_settles(store: Store) -> None:
     settle_campaign(store, "spring")
 
 
-def test_load_says_that_a_trigger_called_the_campaign_off_before(
-    sendonce: Call, store: Store, folder: Path
-) -> None:
+def test_load_says_that_a_trigger_called_the_campaign_off_before(sendonce: Call, store: Store, folder: Path) -> None:
     (folder / "people.csv").write_text("recipient_id,email,code,name,minutes\n1,a@one.example,4242,Ada,10\n")
     call = ("load", "spring", "people.csv", "-t", "otp", "--from", "shop@one.example")
     keep_early_cancel(store, "spring", None)

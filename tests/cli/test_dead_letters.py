@@ -217,9 +217,7 @@ def test_show_by_filter_shows_each_and_by_id_one(sendonce: Call, ids: dict[str, 
 
 
 @pytest.mark.parametrize("verb", ["list", "show", "replay", "drop"])
-def test_a_reason_that_no_dead_letter_can_have_is_a_wrong_call(
-    sendonce: Call, ids: dict[str, str], verb: str
-) -> None:
+def test_a_reason_that_no_dead_letter_can_have_is_a_wrong_call(sendonce: Call, ids: dict[str, str], verb: str) -> None:
     wrong = sendonce("dead-letters", verb, "--reason", "not_a_reason", "--json")
     said = " ".join(wrong.out.split() + wrong.err.split())
     assert wrong.code == 2
