@@ -120,14 +120,14 @@ class Published:
 class Publisher:
     """Publishes triggers to one topic, in batches, from any thread. One for the life of a process is right.
 
-    topic: projects/PROJECT/topics/NAME; else the one that SENDONCE_TOPIC names. timeout_s: how long a trigger may take
-    with all attempts. Closing it, which leaving its `with` block does, waits until all that was published is settled.
-    More than 1,000 triggers under way make the next caller wait.
+    topic: projects/PROJECT/topics/NAME; else the one that SENDONCE_TOPIC names; ValueError for another form.
+    timeout_s: how long a trigger may take with all attempts. Closing it, which leaving its `with` block does, waits
+    until all that was published is settled. More than 1,000 triggers under way make the next caller wait.
     """
 
     def __init__(self, topic: Optional[str] = None, *, timeout_s: float = 60.0) -> None:
         self._topic = topic or os.environ.get(TOPIC, "")
-        if not re.fullmatch(r"projects/[^/]+/topics/[^/]+", self._topic):
+        if not re.fullmatch(r"projects/[^/\s]+/topics/[^/\s]+", self._topic):
             raise ValueError(f"name a topic, as projects/PROJECT/topics/NAME, here or in {TOPIC}")
         self._timeout_s = timeout_s
         self._retry = Retry(predicate=_PASSES, initial=0.1, maximum=5.0, multiplier=2.0, timeout=timeout_s)

@@ -11,6 +11,7 @@ let handling be idempotent by `message_id`.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,7 +74,8 @@ class Outcomes:
     handler that takes longer than a minute may meet its outcome a second time. Any number of processes may read one
     subscription and share its messages.
 
-    idle_s: end the loop when nothing has come for so long; None: go on until closed.
+    subscription: projects/PROJECT/subscriptions/NAME; ValueError for another form. idle_s: end the loop when nothing
+    has come for so long; None: go on until closed.
     """
 
     def __init__(self, subscription: str, *, idle_s: Optional[float] = None) -> None:
@@ -203,6 +205,8 @@ class _Source:
     """A subscription, pulled call by call: what a call brought, and no more, is in these hands when it is closed."""
 
     def __init__(self, subscription: str) -> None:
+        if not re.fullmatch(r"projects/[^/\s]+/subscriptions/[^/\s]+", subscription):
+            raise ValueError("name a subscription, as projects/PROJECT/subscriptions/NAME")
         self._subscription = subscription
         self._client = pubsub_v1.SubscriberClient()
         self.closed = threading.Event()

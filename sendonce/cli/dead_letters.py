@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Optional
 
 import click
@@ -14,9 +14,9 @@ from rich.text import Text
 from schemas.tables import DeadLetterRow
 from sendonce.cli.ages import AGE
 from sendonce.cli.dead_letters_settling import drop_letters, replay_letters
-from sendonce.cli.output import ago, counted, moment, out, print_json, print_json_list, table
+from sendonce.cli.output import age, counted, fitting_table, moment, out, print_json, print_json_list
 from sendonce.cli.session import Session, WrongCall, with_session
-from sendonce.cli.words import reason_words
+from sendonce.cli.words import dead_letter_reasons, reason_words
 from sendonce.control.dead_letters import OPEN, STAGES, STATES, Wanted, find_dead_letter, list_dead_letters
 from sendonce.moments import utc_text, utc_text_or_none
 
@@ -48,6 +48,12 @@ class _Filters:
             until=None if self.older_than is None else now - self.older_than,
             since=None if self.newer_than is None else now - self.newer_than,
         )
+
+    def check_reason(self, found: object) -> None:
+        """WrongCall if nothing was found and no dead letter can have the reason: it is mistyped."""
+        known = dead_letter_reasons()
+        if not found and self.reason is not None and self.reason not in known:
+            raise WrongCall(f"there is no reason {self.reason!r}; known are {', '.join(known)}", "unknown_reason")
 
     def as_options(self) -> str:
         """As one would type it."""
@@ -103,6 +109,10 @@ def list_(
         rows = iter(_named(session, ids, wanted, chosen))
     else:
         rows = list_dead_letters(session.store, chosen.wanted(session, state or OPEN), after=last)
+    first = list(islice(rows, 1))
+    if last is None:
+        chosen.check_reason(first)
+    rows = chain(first, rows)
     if session.as_json:
         print_json_list(_as_json(row) for row in islice(rows, limit))
         return
@@ -120,19 +130,20 @@ def list_(
 
 def _listed(session: Session, found: list[DeadLetterRow], *, with_state: bool) -> Table:
     now = session.store.read(lambda reader: reader.now())
-    columns = ["id", "stage", "reason", "campaign", "batch", "at", *(["state"] if with_state else [])]
-    made = table(*columns, right=("batch",))
-    for row in found:
-        made.add_row(
+    columns = ["id", "stage", "reason", "campaign", "batch", "age", *(["state"] if with_state else [])]
+    rows = [
+        (
             row.dead_letter_id[:_ID_SHOWN],
             row.stage,
             row.reason,
             row.campaign_id or "-",
             "-" if row.batch_no is None else str(row.batch_no),
-            ago(row.at, now),
+            age(row.at, now),
             *([row.state] if with_state else []),
         )
-    return made
+        for row in found
+    ]
+    return fitting_table(columns, rows, give_way=("batch", "stage", "age"), right=("batch", "age"))[0]
 
 
 @dead_letters.command()
@@ -151,6 +162,7 @@ def show(session: Session, ids: tuple[str, ...], state: str | None, limit: int, 
     else:
         rows = list_dead_letters(session.store, chosen.wanted(session, state or OPEN), limit=limit)
         found = [find_dead_letter(session.store, row.dead_letter_id) if body else row for row in rows]
+    chosen.check_reason(found)
     one = len(ids) == 1 and len(found) == 1
     if body and one and found[0].body is None:
         raise WrongCall(f"this dead letter has no body: {_no_body(found[0])}", "no_body")
@@ -208,8 +220,11 @@ def _to_settle(session: Session, ids: tuple[str, ...], chosen: _Filters) -> tupl
     if not ids and not chosen.given:
         raise WrongCall("say which: an ID of `sendonce dead-letters list`, or a filter like --campaign", "usage")
     if ids:
-        return _named(session, ids, chosen.wanted(session, "all"), chosen), f" {' '.join(ids)}{chosen.as_options()}"
-    return list(list_dead_letters(session.store, chosen.wanted(session, OPEN))), chosen.as_options()
+        found = _named(session, ids, chosen.wanted(session, "all"), chosen)
+    else:
+        found = list(list_dead_letters(session.store, chosen.wanted(session, OPEN)))
+    chosen.check_reason(found)
+    return found, (f" {' '.join(ids)}" if ids else "") + chosen.as_options()
 
 
 def _named(session: Session, ids: tuple[str, ...], wanted: Wanted, chosen: _Filters) -> list[DeadLetterRow]:
@@ -248,7 +263,7 @@ def _facts(row: DeadLetterRow) -> Table:
         (
             "body",
             _no_body(row)
-            if row.body is None and row.stage == "trigger"
+            if row.body is None and row.stage == "trigger" and row.ordinal is None
             else None
             if row.body is None
             else f"{counted(len(row.body), 'byte')}, kept until {moment(row.expires_at)}",
@@ -261,7 +276,7 @@ def _facts(row: DeadLetterRow) -> Table:
 
 
 def _no_body(row: DeadLetterRow) -> str:
-    if row.stage != "trigger":
+    if row.stage != "trigger" or row.ordinal is not None:
         return "only triggers have one"
     return "erased when it was settled" if row.state != OPEN else "erased; bodies are kept for seven days"
 

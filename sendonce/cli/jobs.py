@@ -11,17 +11,18 @@ from sendonce.cli.session import Session, with_session
 from sendonce.control.jobs import SeenJob, seen_jobs
 
 _SHOWN: Final = timedelta(days=1)
+_ENDED_SHOWN: Final = 10
 _STYLES: Final = {"running": "bold blue", "silent": "bold red", "ended": "dim"}
 
 
 @click.command()
-@click.option("--all", "all_", is_flag=True, help="Also those that were last heard of more than a day ago.")
+@click.option("--all", "all_", is_flag=True, help="Also those last heard of more than a day ago, and all that ended.")
 @with_session
 def jobs(session: Session, all_: bool) -> None:
     """Jobs that work on this store: on which lanes, since when, and when each was last heard of.
 
     A job that lives says so every few seconds. One that is silent was killed or has lost the store; what it had in
-    hand is found by its leases, and any other job goes on with it.
+    hand is found by its leases, and any other job goes on with it. Of those that ended the last ten are shown.
 
     \b
     With --json, a list: job, state (running, silent, ended), lanes, host, pid,
@@ -38,7 +39,8 @@ def jobs(session: Session, all_: bool) -> None:
         out().print("`sendonce run` starts one.", style="dim")
         return
     made = table("state", "lanes", "heard of", "runs for", "host and process", "triggers", right=("triggers",))
-    for job in found:
+    shown = found if all_ else _without_old_ends(found)
+    for job in shown:
         made.add_row(
             Text(job.state, _STYLES[job.state]),
             ", ".join(job.row.lanes.split(",")),
@@ -48,8 +50,17 @@ def jobs(session: Session, all_: bool) -> None:
             _triggers(job),
         )
     out().print(made)
+    if len(shown) < len(found):
+        more = counted(len(found) - len(shown), "more job")
+        out().print(Text(f"\n{more} ended within a day: `sendonce jobs --all`", "dim"))
     for note in _notes(found):
         out().print(Text(note, "yellow"))
+
+
+def _without_old_ends(found: list[SeenJob]) -> list[SeenJob]:
+    """Those that have not ended, and the few that ended last; they come last, the newest first."""
+    ended = [job for job in found if job.state == "ended"]
+    return [job for job in found if job.state != "ended"] + ended[:_ENDED_SHOWN]
 
 
 def _triggers(job: SeenJob) -> str:
@@ -61,9 +72,9 @@ def _notes(found: list[SeenJob]) -> list[str]:
     notes = []
     silent = [job for job in found if job.state == "silent"]
     if silent:
-        them = "them was killed or has" if len(silent) == 1 else "them were killed or have"
+        who = "it was killed or has" if len(silent) == 1 else "they were killed or have"
         said = counted(len(silent), "job is", "jobs are")
-        notes.append(f"\n{said} silent: {them} lost the store. Any job of the same lanes goes on with their work.")
+        notes.append(f"\n{said} silent: {who} lost the store. Any job of the same lanes goes on with the work.")
     versions: dict[str, Any] = {job.row.version: None for job in found if job.state == "running"}
     if len(versions) > 1:
         notes.append(f"\nJobs of different versions run: {', '.join(versions)}.")

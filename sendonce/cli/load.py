@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
 
 from sendonce.cli.output import counted, default_language_text, duration, err, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
@@ -202,4 +203,8 @@ def _tell(report: LoadReport) -> None:
     batches = counted(report.batches, "batch", "batches")
     if not report.already_loaded:
         out().print(f"Sealed in {batches} after {duration(report.seconds)}.")
+    if report.called_off:
+        words = f"A trigger called {name} off before it was loaded: `sendonce submit {name}` will cancel it."
+        out().print(Text(words, "yellow"))
+        return
     out().print(f"Next: `sendonce rehearse {name}`, `sendonce submit {name}`, `sendonce run`.", style="dim")

@@ -2,12 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
 import orjson
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -73,6 +74,33 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     return made
 
 
+def fitting_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, give_way: Sequence[str], right: Sequence[str] = ()
+) -> tuple[Table, list[str]]:
+    """A table in which nothing is broken or cut, so that ids can be copied, and the columns that gave way for that.
+
+    give_way: columns that may be left out, the first of them first. Only if that is not enough the first column folds.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    widths = {
+        name: max([cell_len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(columns)
+    }
+    left_out: list[str] = []
+    wide = sum(widths.values()) + 2 * (len(widths) - 1) <= out().width
+    for name in give_way:
+        if sum(widths.values()) + len(widths) - 1 <= out().width:
+            break
+        del widths[name]
+        left_out.append(name)
+    made = table(*widths, right=tuple(right))
+    made.collapse_padding = not wide  # one space between columns, else two
+    for column in made.columns[1:]:
+        column.no_wrap = True
+    for row in cells:
+        made.add_row(*(cell for name, cell in zip(columns, row, strict=True) if name in widths))
+    return made, left_out
+
+
 def state_text(state: str) -> Text:
     return Text(state, STATE_STYLES.get(state, ""))
 
@@ -128,6 +156,11 @@ def ago(at: datetime | None, now: datetime) -> str:
         return "-"
     passed = now - at
     return "now" if passed < timedelta(seconds=1) else f"{duration(passed.total_seconds())} ago"
+
+
+def age(at: datetime, now: datetime) -> str:
+    """How long ago, in one unit: 8 s, 3 min, 5 h, 2 d."""
+    return " ".join(duration((now - at).total_seconds()).split()[:2])
 
 
 def size(count: float) -> str:

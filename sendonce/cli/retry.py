@@ -20,7 +20,7 @@ from sendonce.delivery.retrying import retry as open_again
 
 @click.command()
 @click.argument("campaign")
-@click.option("--failed", is_flag=True, help="Whoever was refused. The only choice so far.")
+@click.option("--failed", is_flag=True, help="Whoever was refused. --reason says it, too.")
 @click.option("--reason", "reasons", multiple=True, metavar="REASON", help="Only of this reason; may be repeated.")
 @click.option("--expires", metavar="TIME", help="Give the campaign this end, as for `submit`; `never` takes it away.")
 @click.option("--dry-run", is_flag=True, help="Only say whom it would open.")
@@ -41,8 +41,10 @@ def retry(
     named. Whoever was, or may have been, accepted is never sent to again; suppressions recorded meanwhile hold. A
     completed campaign runs again. Killed in the middle: the same call goes on with the same round.
     """
-    if not failed:
-        raise WrongCall("say whom to send to again: --failed means whoever was refused", "usage")
+    if not failed and not reasons:
+        raise WrongCall(
+            "say whom to send to again: --failed means whoever was refused, --reason those of one reason", "usage"
+        )
     chosen = chosen_reasons(reasons)
     end = read_end(expires) if expires is not None else None
     plan = plan_retry(session.store, campaign, chosen, expires_at=end)

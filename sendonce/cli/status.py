@@ -1,6 +1,7 @@
 """`sendonce list`, `sendonce status [CAMPAIGN] [--watch]`."""
 
 import time
+from collections.abc import Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from sendonce.cli.looks import Looks
 from sendonce.cli.output import (
     counted,
     duration,
+    fitting_table,
     kind_text,
     moment,
     number,
@@ -37,10 +39,12 @@ from sendonce.control.worth import BY_DEFAULT
 
 # What `list` says below its table, of campaigns that have any: more columns do not fit 80.
 _ALSO = ("suppressed", "skipped", "cancelled", "assumed")
+# Columns that give way to long ids: what they count is said below, too.
+_GIVE_WAY = ("in doubt", "refused", "accepted")
 
 
-def _also(status: Status) -> str:
-    counts = ((kind, status.counts.outcomes[kind]) for kind in _ALSO)
+def _also(status: Status, kinds: Sequence[str]) -> str:
+    counts = ((kind, status.counts.outcomes[kind.replace(" ", "_")]) for kind in kinds)
     return ", ".join(f"{number(count)} {kind}" for kind, count in counts if count)
 
 
@@ -49,7 +53,8 @@ def _also(status: Status) -> str:
 def list_campaigns(session: Session) -> None:
     """All campaigns, newest first, and the streams of sends: one for each template, priority and day.
 
-    Below: who was suppressed, skipped, cancelled or assumed, where anybody was.
+    Below: who was suppressed, skipped, cancelled or assumed, where anybody was, and the counts whose columns did not
+    fit beside long ids.
     """
     statuses = all_statuses(session.store)
     if session.as_json:
@@ -58,22 +63,21 @@ def list_campaigns(session: Session) -> None:
     if not statuses:
         out().print("No campaigns yet. `sendonce load CAMPAIGN FILE --template T` makes one.")
         return
-    columns = ("campaign", "kind", "state", "recipients", "done", "accepted", "refused", "in doubt")
-    made = table(*columns, right=columns[3:])
-    for status in statuses:
-        outcomes = status.counts.outcomes
-        made.add_row(
+    columns = ("campaign", "state", "recipients", "done", "accepted", "refused", "in doubt")
+    rows: list[tuple[str | Text, ...]] = [
+        (
             status.campaign.campaign_id,
-            status.campaign.kind,
             state_text(status.campaign.state),
             number(status.total),
             percent(status.percent),
-            number(outcomes["accepted"]),
-            number(outcomes["refused"]),
-            number(outcomes["in_doubt"]),
+            *(number(status.counts.outcomes[kind]) for kind in ("accepted", "refused", "in_doubt")),
         )
+        for status in statuses
+    ]
+    made, left_out = fitting_table(columns, rows, give_way=_GIVE_WAY, right=columns[2:])
     out().print(made)
-    others = [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status))]
+    kinds = (*reversed(left_out), *_ALSO)
+    others = [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status, kinds))]
     if others:
         out().print()
         for name, also in others:

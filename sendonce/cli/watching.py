@@ -44,9 +44,10 @@ _WAITS: Final = {
 
 
 class Watch:
-    """Follows one campaign, or those of a store that run while it is open. Reads only; a busy store is asked later.
+    """Follows one campaign, or those of a job's lanes that run while it is open. Reads only; a busy store is asked
+    later.
 
-    lanes: whose senders are told of when they are what work waits for.
+    lanes: the job's, all if there are none. Their senders are told of, too, when they are what work waits for.
     """
 
     def __init__(self, store: Store, campaign_id: str | None = None, lanes: tuple[str, ...] = ()) -> None:
@@ -57,6 +58,9 @@ class Watch:
         self._looks = Looks()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
         self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._runs: set[str] = set()
+        # What the last line of each campaign said: the same is not said again.
+        self._said: dict[str, tuple[int, dict[str, int]]] = {}
         self._waits = ""
         self._live = Live(console=err(), refresh_per_second=8) if err().is_terminal else None
 
@@ -103,16 +107,29 @@ class Watch:
                     self._live.update(Group(*bars, *([Text(self._waits, "yellow")] if self._waits else [])))
                 elif last or time.monotonic() - said_s >= _LINE_S:
                     said_s = time.monotonic()
-                    for name, counts in found.items():
-                        err().print(_line(name, counts, speeds[name]))
+                    self._say(found, speeds)
+
+    def _say(self, found: dict[str, Counts], speeds: dict[str, float | None]) -> None:
+        for name, counts in found.items():
+            told = counts.recipients, counts.outcomes
+            if self._said.get(name) != told:
+                self._said[name] = told
+                err().print(_line(name, counts, speeds[name]))
+            if name not in self._runs:  # that was its last line
+                self._seen.pop(name, None)
 
     def _look(self, reader: Reader) -> dict[str, Counts]:
         if self._only is not None:
             names = [self._only]
+            self._runs = {self._only}
         else:
             states = (RUNNING, CANCELLING)
-            running = [row for state in states for row in reader.scan(Campaign, state, index="campaigns_by_state")]
-            names = list(dict.fromkeys([*self._seen, *(row.campaign_id for row in running)]))[:_SHOWN]
+            rows = [row for state in states for row in reader.scan(Campaign, state, index="campaigns_by_state")]
+            running = [row.campaign_id for row in rows if not self._lanes or row.priority in self._lanes]
+            self._runs = set(running)
+            over = [name for name in self._seen if name not in self._runs]
+            # A line is said of what has just ended, and then no more; its bar stays while there is room.
+            names = ([*running, *over] if self._live else [*over, *running])[:_SHOWN]
         return {name: quick_count(reader, name) for name in names}
 
     def _speed(self, name: str, done: int) -> float | None:

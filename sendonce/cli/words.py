@@ -2,7 +2,9 @@
 
 from typing import Final
 
-_WORDS: Final = {
+from schemas.outcomes import Outcome
+
+_LETTERS_AND_WAITS: Final = {
     # why somebody got no letter
     "suppressed.unsubscribed": "they unsubscribed",
     "suppressed.bounced": "their mailbox bounced before",
@@ -41,7 +43,9 @@ _WORDS: Final = {
     "stopped": "stopped by a person",
     "throttled": "the provider asked to slow down",
     "breaker_open": "the provider fails; trying again later",
-    # why a trigger or a template is a dead letter
+}
+# why a trigger or a template is a dead letter
+_TRIGGERS: Final = {
     "too_large": "more than a trigger may have",
     "not_utf8": "the body is no UTF-8",
     "not_json": "the body is no strict JSON",
@@ -65,6 +69,12 @@ _WORDS: Final = {
     "not_allowed": "settings are against these letters",
     "unforeseen": "a fault that nobody foresaw",
 }
+_WORDS: Final = {**_LETTERS_AND_WAITS, **_TRIGGERS}
+
+
+def dead_letter_reasons() -> list[str]:
+    """The reasons that a dead letter may have: those of refusals, then those of triggers and templates."""
+    return [*(outcome.reason for outcome in Outcome if outcome.kind == "refused"), *_TRIGGERS]
 
 
 def reason_words(code: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, Optional
 import orjson
 
 from schemas.tables import Campaign, TriggerRow
-from sendonce.stores.base import Store, Tx
+from sendonce.stores.base import Reader, Store, Tx
 
 _WAITING: Final = "waiting"
 
@@ -42,6 +42,12 @@ def take_early_cancel(tx: Tx, campaign_id: str) -> bool:
         return False
     tx.put(replace(row, open_state=None, result="cancelled", applied_at=tx.now()))
     return True
+
+
+def called_off(reader: Reader, campaign_id: str) -> bool:
+    """Whether a cancel waits for a campaign: whoever starts it cancels it."""
+    row = reader.get(TriggerRow, _row_id(campaign_id))
+    return row is not None and row.open_state == _WAITING
 
 
 def _row_id(campaign_id: str) -> str:

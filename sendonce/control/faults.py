@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from schemas.ids import STREAM_PREFIX
+
 _MENDS: Final = {
     ("submit", "loading"): "its recipients are still being loaded; run `sendonce load` again if that was cut off",
     ("submit", "completed"): "every recipient has a final outcome; load a new campaign to send again",
@@ -61,6 +63,12 @@ class UnknownRecipient(ControlFault):
     reason = "unknown_recipient"
 
     def __init__(self, campaign_id: str) -> None:
+        if campaign_id.startswith(STREAM_PREFIX):
+            super().__init__(
+                f"no send of {campaign_id} is to a recipient with that id; sends of another day, template or priority "
+                "are in other streams, see `sendonce list`"
+            )
+            return
         super().__init__(
             f"campaign {campaign_id} has no recipient with that id; "
             f"rows that were not taken are in rejects/{campaign_id}.ndjson beside the store"

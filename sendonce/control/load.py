@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,6 +21,7 @@ import orjson
 
 from schemas.ids import address_key, campaign_id_problem
 from schemas.tables import COMMIT_TIME, Campaign
+from sendonce.control.early_cancels import called_off
 from sendonce.control.expiry import check_end
 from sendonce.control.load_faults import LoadFailed, LoadFault
 from sendonce.control.load_plan import KEPT, LoadOptions, LoadReport, already_loaded, campaign_row, identity_of
@@ -83,7 +84,8 @@ def load(
         snapshot = Snapshot(store, plan, token)
         there = snapshot.claim()
         if there is not None:
-            return already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
+            report = already_loaded(there, plan, identity, options, round(time.monotonic() - started, 3))
+            return replace(report, called_off=there.state == "ready" and _called_off(store, there))
         try:
             if options.expires_at is not None:
                 check_end(options.expires_at, store.read(lambda reader: reader.now()))
@@ -99,6 +101,10 @@ def load(
             raise
     finally:
         file.close()
+
+
+def _called_off(store: Store, campaign: Campaign) -> bool:
+    return store.read(lambda reader: called_off(reader, campaign.campaign_id))
 
 
 @contextmanager
@@ -173,7 +179,7 @@ class _Load:
             # Pinned, not compared: the same file loaded again after a new key was made is still the same load.
             pinned = {"load": kept, "unsubscribe_key": self._store.read(newest_key)}
             self._snapshot.seal(sealed, {**identity, **pinned}, to_row(template, COMMIT_TIME, by))
-            return report
+            return replace(report, called_off=_called_off(self._store, self._plan))
         finally:
             self._staging.close()
             self._rejects.drop()

@@ -57,7 +57,8 @@ class LoadReport:
     `rejected_by_reason` holds duplicates, too. `already_loaded`: the same was sealed before, nothing was changed, and
     the numbers are those of then. `default_language`: recipients by locale, of those whose locales the template does
     not speak: they get its default language. `unused_columns`: columns that the template uses nowhere.
-    `missing_variables`: required by the template, given by no row.
+    `missing_variables`: required by the template, given by no row. `called_off`: a trigger cancelled the campaign
+    before it came, so submitting it cancels it.
     """
 
     campaign_id: str
@@ -75,6 +76,7 @@ class LoadReport:
     default_language: dict[str, int] = field(default_factory=dict)
     unused_columns: list[str] = field(default_factory=list)
     missing_variables: list[str] = field(default_factory=list)
+    called_off: bool = False
 
 
 # What of a report is kept with the campaign, so that loading again can tell it.

@@ -288,8 +288,8 @@ def _place(fault: jsonschema.ValidationError) -> str:
 def _rule(fault: jsonschema.ValidationError) -> str:
     """What the schema asks for there. Never the value, nor a name that somebody else chose: both may be personal."""
     rule: Any = fault.validator_value
-    if fault.validator == "required":
-        return f"needs {', '.join(rule)}"
+    if fault.validator == "required" and isinstance(fault.instance, dict):
+        return f"needs {', '.join(name for name in rule if name not in fault.instance)}"
     if fault.validator == "additionalProperties" and isinstance(fault.schema, dict):
         known = ", ".join(fault.schema.get("properties", {}))
         return f"has a field that is not known; known are {known}"

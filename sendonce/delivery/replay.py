@@ -16,6 +16,7 @@ from sendonce.control.campaigns import check_retry
 from sendonce.control.dead_letters import OPEN, REPLAYED, settle
 from sendonce.control.faults import ControlFault, UnknownCampaign
 from sendonce.control.progress import aggregate_progress
+from sendonce.control.stream_names import STREAM
 from sendonce.control.triggers import BadTrigger, apply_trigger, read_trigger
 from sendonce.control.worth import NEVER, WORTH
 from sendonce.delivery.reopening import Opener, Opening, looked_at, openable
@@ -25,6 +26,7 @@ from sendonce.stores.opening import store_key
 
 _AT_ONCE: Final = 500
 _NO_BODY: Final = "its body is erased (bodies are kept for seven days); publish the message again, or drop it"
+_OF_A_SEND: Final = "a send's recipients are never opened again; publish the send again under a new key, or drop it"
 _WHOLE: Final = "it stands for the whole campaign, not for one recipient; mend the cause, then `sendonce resume`"
 _UNDER_WAY: Final = "the recipient's batch is being sent or in doubt; call again when it is done"
 _REACHED: Final = "a request that may have been accepted was sent to the recipient; nobody may get two"
@@ -55,12 +57,12 @@ def replay(
     found = sorted(letters, key=lambda letter: (letter.at, letter.dead_letter_id))
     told: list[Replay] = []
     for letter in found:
-        if letter.stage == "trigger":
+        if _is_message(letter):
             told.append(_apply(store, letter, by))
             progress(len(told))
     people: dict[str, list[DeadLetterRow]] = {}
     for letter in found:
-        if letter.stage == "trigger":
+        if _is_message(letter):
             continue
         if letter.campaign_id is None or letter.batch_no is None or letter.ordinal is None:
             told.append(Replay(letter, False, _WHOLE))
@@ -70,6 +72,11 @@ def replay(
         told += _reopen(store, campaign_id, some, by, named, partial(_further, progress, len(told)))
         progress(len(told))
     return told
+
+
+def _is_message(letter: DeadLetterRow) -> bool:
+    """Whether it stands for a trigger, and not for one recipient of a send that was taken."""
+    return letter.stage == "trigger" and letter.ordinal is None
 
 
 def _further(progress: Callable[[int], None], before: int, done: int) -> None:
@@ -107,8 +114,10 @@ def _reopen(
 ) -> list[Replay]:
     worth: list[DeadLetterRow] = []
     told: list[Replay] = []
+    campaign = store.read(lambda reader: reader.get(Campaign, campaign_id))
+    of_sends = campaign is not None and campaign.kind == STREAM
     for letter, row, outcome in _as_they_are(store, letters):
-        why = _obstacle(row, outcome, named)
+        why = _obstacle(row, outcome, named, of_sends)
         if why:
             told.append(Replay(letter, False, why))
         else:
@@ -139,11 +148,13 @@ def _as_they_are(
             yield letter, rows.get(letter.dead_letter_id), outcome
 
 
-def _obstacle(row: DeadLetterRow | None, outcome: Outcome | None, named: bool) -> str:
+def _obstacle(row: DeadLetterRow | None, outcome: Outcome | None, named: bool, of_sends: bool) -> str:
     if row is None:
         return "it is gone"
     if row.state != OPEN:
         return _settled_before(row)
+    if of_sends:
+        return _OF_A_SEND
     if outcome is None:
         return "its campaign is not in the store"
     if outcome not in WORTH:

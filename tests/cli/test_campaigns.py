@@ -14,6 +14,7 @@ import pytest
 from schemas.elements import Reference
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Decision
+from sendonce.control.early_cancels import keep_early_cancel
 from sendonce.control.status import campaign_status
 from sendonce.delivery.halting import halt_campaign
 from sendonce.stores.base import Store
@@ -153,6 +154,24 @@ def sendonce_settles(store: Store) -> None:
     from sendonce.control.completion import settle_campaign
 
     settle_campaign(store, "spring")
+
+
+def test_load_says_that_a_trigger_called_the_campaign_off_before(sendonce: Call, store: Store, folder: Path) -> None:
+    (folder / "people.csv").write_text("recipient_id,email,code,name,minutes\n1,a@one.example,4242,Ada,10\n")
+    call = ("load", "spring", "people.csv", "-t", "otp", "--from", "shop@one.example")
+    keep_early_cancel(store, "spring", None)
+    for _ in range(2):  # also when it was loaded before
+        loaded = sendonce(*call)
+        assert (loaded.code, loaded.widest <= 80) == (0, True), loaded.err
+        assert "called spring off before it was loaded: `sendonce submit spring` will cancel it" in " ".join(
+            loaded.out.split()
+        )
+    assert sendonce(*call, "--json").json["called_off"]
+    assert sendonce("submit", "spring", "--yes").code in (0, 1)
+    assert campaign_row(store, "spring").state in ("cancelling", "cancelled")
+    assert not sendonce(*call, "--json").json["called_off"]
+    other = sendonce("load", "summer", *call[2:])
+    assert (other.code, "called" in other.out) == (0, False)
 
 
 def test_list_shows_every_campaign(sendonce: Call, store: Store) -> None:

@@ -214,3 +214,14 @@ def test_show_by_filter_shows_each_and_by_id_one(sendonce: Call, ids: dict[str, 
     assert "canary" not in several.out
     with_bodies = sendonce("dead-letters", "show", "--stage", "trigger", "--body", "--json").json
     assert {row["body"] is None for row in with_bodies} == {True, False}
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "replay", "drop"])
+def test_a_reason_that_no_dead_letter_can_have_is_a_wrong_call(sendonce: Call, ids: dict[str, str], verb: str) -> None:
+    wrong = sendonce("dead-letters", verb, "--reason", "not_a_reason", "--json")
+    said = " ".join(wrong.out.split() + wrong.err.split())
+    assert wrong.code == 2
+    assert "there is no reason 'not_a_reason'; known are" in said
+    assert {"provider.mailbox_full", "not_json"} <= set(said.replace(",", " ").split())
+    nobody = sendonce("dead-letters", verb, "--reason", "provider.mailbox_full")
+    assert (nobody.code, "dead letters" in nobody.out) == (0, True)

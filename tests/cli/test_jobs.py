@@ -38,7 +38,7 @@ def test_running_silent_and_ended_jobs(sendonce: Call, store: Store) -> None:
     assert 3 <= found[0]["silent_s"] < 60
     shown = sendonce("jobs")
     assert "1,204" in shown.out
-    assert "1 job is silent" in " ".join(shown.out.split())
+    assert "1 job is silent: it was killed or has lost the store." in " ".join(shown.out.split())
     assert shown.widest <= 80
 
 
@@ -46,6 +46,21 @@ def test_jobs_of_long_ago_are_shown_when_asked_for(sendonce: Call, store: Store)
     _job(store, "old", silent_s=2 * 86_400)
     assert sendonce("jobs", "--json").json == []
     assert [job["job"] for job in sendonce("jobs", "--json", "--all").json] == ["old"]
+
+
+def test_of_jobs_that_ended_the_last_ten_are_shown(sendonce: Call, store: Store) -> None:
+    for number in range(12):
+        _job(store, f"ended-{number}", silent_s=5 + number, state="ended", pid=900 + number)
+    for name in ("b", "c"):
+        _job(store, name, silent_s=600)
+    shown = sendonce("jobs").out
+    pids = [pid for pid in range(900, 912) if f"host {pid}" in " ".join(shown.split())]
+    assert pids == list(range(900, 910))
+    assert "2 more jobs ended within a day: `sendonce jobs --all`" in shown
+    assert "2 jobs are silent: they were killed or have lost the store." in " ".join(shown.split())
+    whole = sendonce("jobs", "--all").out
+    assert "host 911" in " ".join(whole.split())
+    assert len(sendonce("jobs", "--json").json) == 14
 
 
 def test_jobs_of_two_versions_are_pointed_out(sendonce: Call, store: Store) -> None:

@@ -65,6 +65,7 @@ def test_a_script_has_to_say_yes_and_then_the_campaign_runs_again(store: Store, 
         (("spring",), "--failed means whoever was refused"),
         (("nobody", "--failed"), "there is no campaign 'nobody'"),
         (("spring", "--failed", "--reason", "no.such"), "known are exhausted, provider.mailbox_full"),
+        (("spring", "--reason", "no.such"), "known are exhausted, provider.mailbox_full"),
         (("spring", "--failed", "--reason", "accepted"), "the provider took their letter"),
         (("spring", "--failed", "--reason", "assumed"), "nobody may get two"),
         (("spring", "--failed", "--reason", "suppressed"), "a suppression holds"),
@@ -80,6 +81,14 @@ def test_a_wrong_call_changes_nothing_and_names_the_mend(
     assert answer.code == 2
     assert said in answer.err
     assert batch_row(store, "spring", 0).n_refused == 1
+
+
+def test_a_reason_is_enough_to_say_whom(store: Store, sendonce: Call) -> None:
+    sent(store, {1: FULL})
+    with_both = sendonce("retry", "spring", "--failed", "--reason", FULL.reason, "--dry-run", "--json")
+    alone = sendonce("retry", "spring", "--reason", FULL.reason, "--dry-run", "--json")
+    assert (alone.code, alone.json) == (0, with_both.json)
+    assert alone.json["reopened"] == 1
 
 
 def test_a_cancelled_campaign_is_refused(store: Store, sendonce: Call) -> None:
@@ -136,7 +145,7 @@ def test_list_says_who_was_left_out_or_assumed_where_anybody_was(store: Store, s
     shown = sendonce("list")
     assert shown.widest <= 80
     assert f"{name}: 2 suppressed, 1 skipped, 1 assumed" in shown.out.splitlines()
-    assert "spring:" not in shown.out
+    assert "spring: 1 refused" in shown.out.splitlines()  # its column gave way to the long name
 
 
 @pytest.mark.parametrize(("says", "code", "opened"), [("y\n", 0, 1), ("n\n", 1, 0)])

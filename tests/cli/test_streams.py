@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from schemas.elements import DeadLetter
+from schemas.outcomes import Outcome
 from schemas.tables import Campaign
+from sendonce.control.dead_letters import write_dead_letters
 from sendonce.stores.base import Store
 from tests.cli.conftest import Call
+from tests.control.made import outcomes, seal
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -59,9 +63,55 @@ def test_outcome_tells_of_each_send_to_a_recipient(sendonce: Call, stream: str) 
     assert len({one["message_id"] for one in found["sends"]}) == 2
     shown = sendonce("outcome", stream, "u1").out
     assert shown.count("accepted") >= 2
-    assert sendonce("outcome", stream, "u", "--json").code == 2
+    missing = sendonce("outcome", stream, "u")
+    assert (missing.code, "rejects" in missing.err) == (2, False)
+    assert f"no send of {stream} is to a recipient with that id" in " ".join(missing.err.split())
     refused = sendonce("outcome", stream, "u2", "--json").json
     assert (refused["reason"], refused["requests"]) == ("address.invalid", [])
+
+
+def test_in_80_columns_ids_and_reasons_can_be_copied(sendonce: Call, stream: str, store: Store) -> None:
+    """Nothing of a row is broken or cut; columns give way, and their counts are said below."""
+    seal(store, "spring-sale-2026", [1_000])
+    outcomes(store, "spring-sale-2026", 0, {0: Outcome.IN_DOUBT})
+    listed = sendonce("list")
+    assert listed.widest <= 80
+    (head, *rows) = listed.out.splitlines()
+    assert head.split()[:4] == ["campaign", "state", "recipients", "done"]
+    assert {row.split()[0] for row in rows[:2]} == {stream, "spring-sale-2026"}
+    assert rows[2] == ""
+    assert "spring-sale-2026: 1 in doubt" in rows
+
+    write_dead_letters(
+        store, [DeadLetter("render", "address.smtputf8_unsupported", "", stream, 1234567890123456, 7, "m" * 52)]
+    )
+    for options in ((), ("--state", "all")):
+        shown = sendonce("dead-letters", "list", *options)
+        assert shown.widest <= 80
+        for reason in ("address.smtputf8_unsupported", "address.invalid"):
+            (row,) = [row for row in shown.out.splitlines() if reason in row.split()]
+            assert stream in row.split()
+
+
+def test_a_longer_id_takes_the_place_of_more_columns(sendonce: Call, store: Store) -> None:
+    name = f"stream.{'password-reset' * 2}.critical.2026-11-30"
+    seal(store, name, [2])
+    outcomes(store, name, 0, {0: Outcome.ACCEPTED, 1: Outcome.PROVIDER_REFUSED})
+    listed = sendonce("list")
+    assert listed.widest <= 80
+    assert listed.out.splitlines()[1].split()[0] == name
+    assert "1 accepted, 1 refused" in " ".join(listed.out.split())
+
+
+def test_the_dead_letter_of_a_recipient_of_a_send_says_to_publish_the_send_again(sendonce: Call, stream: str) -> None:
+    (letter,) = sendonce("dead-letters", "list", "--json").json
+    assert (letter["stage"], letter["reason"], letter["campaign"]) == ("trigger", "address.invalid", stream)
+    for chosen in ((letter["id"],), ("--reason", "address.invalid", "--yes")):
+        answer = sendonce("dead-letters", "replay", *chosen)
+        said = " ".join(answer.out.split())
+        assert (answer.code, "publish the send again under a new key" in said, "erased" in said) == (1, True, False)
+    assert "erased" not in sendonce("dead-letters", "show", letter["id"]).out
+    assert "only triggers have one" in sendonce("dead-letters", "show", letter["id"], "--body").err
 
 
 def test_export_names_each_recipients_send_and_leaves_wiped_addresses_empty(sendonce: Call, stream: str) -> None:

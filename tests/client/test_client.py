@@ -23,6 +23,7 @@ from google.api_core import exceptions as google
 from sendonce import client
 from sendonce.client import BODY_BYTES_MAX, InvalidTrigger, NotPublished, Publisher, control_body, send_body
 from sendonce.control.triggers import BadTrigger, read_trigger
+from sendonce.listen import Outcomes, OutcomeWaiter
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "schemas" / "trigger.schema.json").read_text())
@@ -317,12 +318,19 @@ def test_what_the_caller_raised_is_not_hidden(fake: FakeClient) -> None:
 
 
 def test_the_topic_comes_from_the_environment_or_is_asked_for(fake: FakeClient, monkeypatch: Any) -> None:
-    for name in ("", "triggers"):
+    for name in ("", "triggers", "projects/shop/subscriptions/triggers", f"{TOPIC} ", f"{TOPIC}/x"):
         with pytest.raises(ValueError, match=r"projects/PROJECT/topics/NAME, here or in SENDONCE_TOPIC"):
             Publisher(name)
     monkeypatch.setenv("SENDONCE_TOPIC", TOPIC)
     Publisher().start("spring")
     assert fake.sent[0][0] == TOPIC
+
+
+@pytest.mark.parametrize("reader", [Outcomes, OutcomeWaiter])
+@pytest.mark.parametrize("name", ["", "outcomes", TOPIC, "projects/shop/subscriptions/a b"])
+def test_a_subscription_is_asked_for_in_its_form_at_once(reader: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=r"projects/PROJECT/subscriptions/NAME"):
+        reader(name)
 
 
 def test_nothing_of_a_person_is_logged(fake: FakeClient, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,7 @@
 """Triggers that come late, again, or before what they speak of. A person's same call stays refused."""
 
+import json
+
 import pytest
 
 from schemas.tables import Decision
@@ -83,3 +85,29 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
         read_trigger(f'{{"v": 1, "type": "cancel", "campaign_id": "{name}"}}'.encode())
 
     assert refused.value.reason == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"v": 1, "type": "start"}, "the body: needs campaign_id"),
+        ({"v": 1, "type": "send", "template": "SECRET", "priority": "high"}, "needs idempotency_key, recipients"),
+        (
+            {
+                "v": 1,
+                "type": "send",
+                "template": "otp",
+                "priority": "high",
+                "idempotency_key": "k",
+                "recipients": [{"recipient_id": "SECRET"}],
+            },
+            "recipients.0: needs email",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_and_nothing_else(body: dict[str, object], said: str) -> None:
+    with pytest.raises(BadTrigger) as fault:
+        read_trigger(json.dumps(body).encode())
+    assert fault.value.reason == "invalid"
+    assert fault.value.detail.endswith(said)
+    assert "SECRET" not in fault.value.detail
