@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help demo cloud test check format chaos bench emulators lock clean
 

@@ -7,6 +7,7 @@ Ctrl-C or SIGTERM.
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event
 
@@ -28,6 +30,7 @@ _PLACES = (
 )
 PATIENCE_S = 60.0
 SPANNER_PORT, PUBSUB_PORT = 9010, 8085
+_PORTS = (20_000, 30_000)
 
 
 class Missing(Exception):
@@ -169,15 +172,17 @@ def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://{address}", timeout=1) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, HTTPException):  # not yet, or not ours
         return False
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """Below those that systems give to outgoing connections, and by chance, so that nobody else takes it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def main() -> int:
