@@ -139,7 +139,7 @@ def _run_here(store_url: str, subscription: str, lanes: Sequence[str]) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    report = run_live(store_url, subscription, lanes=lanes, stop=stop)
+    report = run_live(store_url, subscription, lanes=lanes, stop=stop, alone=True)
     left = "nobody knows how many" if report.unfinished is None else str(report.unfinished)
     print(f"Stopped; {left} recipients are not finished. The same command goes on from here.")
     sys.stdout.flush()

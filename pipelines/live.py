@@ -2,8 +2,8 @@
 
 That runner has one thread, acknowledges messages before they are processed, and reads only when nothing runs. So
 an intake of its own takes the triggers (`pipelines/intake.py`), what the graphs read are ticks on private topics
-(`pipelines/private_topic.py`), the lanes have graphs of their own (`pipelines/live_graph.py`), and the send step
-hands batches to the pools of their lanes without waiting.
+(`pipelines/private_topic.py`), the lanes have graphs of their own (`pipelines/live_graph.py`), bulk's in a process of
+its own (`pipelines/lane_process.py`), and the send step hands batches to the pools of their lanes without waiting.
 """
 
 import os
@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Optional, TypeVar
+from typing import Any, Optional, TypeVar
 
 from google.api_core import exceptions as google
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import pubsub_v1
 
 from pipelines.intake import Intake
-from pipelines.live_graph import GROUPS, LiveGraph
+from pipelines.lane_process import LaneProcess
+from pipelines.live_graph import GROUPS, TURN_S, LiveGraph, give_way
 from pipelines.private_topic import FINAL, remove_topic
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES
@@ -28,6 +29,7 @@ from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
 from sendonce.delivery.halting import release_senders
+from sendonce.delivery.lanes import running_lanes
 from sendonce.delivery.outlook import left_to_do
 from sendonce.stores.base import StoreError, StoreUnavailable
 from sendonce.stores.opening import shared_store
@@ -44,8 +46,6 @@ LAST_LOOK_S = 2.0
 STOPPED_S = 24.0
 # A job that was silent for so long is gone, and its private topics with it.
 GONE_S = 24 * 3600.0
-# How soon a thread that waits for its turn gets it, while others compute: a critical send takes dozens of turns.
-TURN_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,12 @@ def run_live(
     lanes: Sequence[str] = PRIORITIES,
     stop: threading.Event | None = None,
     begun: Callable[[], None] = lambda: None,
+    alone: bool = False,
 ) -> LiveReport:
     """Take triggers from a subscription and send what is due, until `stop` is set. begun: called once all is checked.
+
+    alone: nothing but this job is in the process. Then the groups of lanes that follow the first one have processes of
+    their own, which end with this one (if there is more than one CPU), and one for bulk alone gives way to others.
 
     Then nothing new is claimed, requests in flight end, the rest goes back to the store, all within 30 s. Raises
     ConfigFault for a subscription that is not there or may not be read, JobFault for one that was taken away meanwhile,
@@ -84,8 +88,10 @@ def run_live(
     """
     chosen = tuple(lane for lane in PRIORITIES if lane in lanes)
     _check(subscription)
-    job = _Live(store_url, chosen, subscription)
+    job = _Live(store_url, chosen, subscription, apart=alone and _several_cpus())
     begun()
+    if alone:
+        give_way(chosen)
     turn_s = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -95,20 +101,23 @@ def run_live(
 
 
 class _Live:
-    """One live job: its intake, and a graph for each group of its lanes."""
+    """One live job: its intake, and a graph for each group of its lanes, the first one here."""
 
-    def __init__(self, store_url: str, lanes: tuple[str, ...], subscription: str) -> None:
+    def __init__(self, store_url: str, lanes: tuple[str, ...], subscription: str, *, apart: bool) -> None:
         self._store = shared_store(store_url)
         self._subscription = subscription
         self._stopping = threading.Event()
         self._faults: list[Exception] = []
         self._over_s = 0.0
         job_id, project = new_job_id(), subscription.split("/")[1]
-        groups = [tuple(lane for lane in lanes if lane in group) for group in GROUPS]
-        specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups if group]
-        self._graphs = [LiveGraph(spec, project, self._stopping, self._hear) for spec in specs]
-        self._lanes = [lane for graph in self._graphs for lane in graph.worker.lanes().values()]
-        topics = [graph.topic.topic for graph in self._graphs]
+        groups = [group for group in (tuple(lane for lane in lanes if lane in group) for group in GROUPS) if group]
+        specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups]
+        self._first = LiveGraph(specs[0], project, self._stopping, self._hear)
+        elsewhere = LaneProcess if apart else LiveGraph
+        others = [elsewhere(spec, project, self._stopping, self._hear) for spec in specs[1:]]
+        self._graphs: list[LiveGraph | LaneProcess] = [self._first, *others]
+        self._lanes = list(running_lanes(self._store, lanes).values())
+        topics = [graph.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
         self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell)
 
@@ -167,13 +176,13 @@ class _Live:
     def _wake(self, lane: str | None) -> None:
         """A trigger changed something: of one lane, or nobody knows of which."""
         for graph in self._graphs:
-            if lane is None or lane in graph.worker.spec.lanes:
+            if lane is None or lane in graph.lanes:
                 graph.wake()
         self._tell()  # recipients of a send may be final at once
 
     def _tell(self) -> None:
         """There may be notices to publish; any of the workers does it."""
-        self._graphs[0].worker.notices.look()
+        self._first.worker.notices.look()
 
     def _beat(self) -> None:
         """In a thread of its own: a store that is silent must not hold up a stop."""
@@ -186,8 +195,11 @@ class _Live:
                 self._hear(fault)
                 return
 
-    def _facts(self) -> dict[str, int]:
+    def _facts(self) -> dict[str, Any]:
         return {
+            "lane_processes": {
+                ",".join(graph.lanes): graph.pid for graph in self._graphs if isinstance(graph, LaneProcess)
+            },
             "triggers_applied": self._intake.applied,
             "triggers_ignored": self._intake.ignored,
             "triggers_bad": self._intake.bad,
@@ -261,3 +273,8 @@ def _wrong(subscription: str, fault: Exception) -> ConfigFault:
             f"`gcloud pubsub subscriptions create {name} --topic TOPIC` makes it"
         )
     return ConfigFault(f"the subscription {subscription} may not be read; grant roles/pubsub.subscriber on it")
+
+
+def _several_cpus() -> bool:
+    usable = getattr(os, "sched_getaffinity", None)
+    return (len(usable(0)) if usable else os.cpu_count() or 1) > 1

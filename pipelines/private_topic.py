@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -27,9 +28,9 @@ class PrivateTopic:
     nothing, and the next job on the store removes it (`remove_topic`).
     """
 
-    def __init__(self, project: str, name: str) -> None:
-        self.topic = f"projects/{project}/topics/{name}"
-        self.subscription = f"projects/{project}/subscriptions/{name}"
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.subscription = _subscription(topic)
         self._publisher = pubsub_v1.PublisherClient(batch_settings=pubsub_v1.types.BatchSettings(max_messages=1))
 
     def make(self) -> None:
@@ -57,14 +58,21 @@ class PrivateTopic:
         remove_topic(self.topic)
 
 
+def tick_topic(project: str, job_id: str, lanes: Sequence[str]) -> str:
+    """The private topic of some lanes of a job."""
+    return f"projects/{project}/topics/sendonce-ticks-{job_id}-{lanes[0]}"
+
+
 def remove_topic(topic: str) -> None:
     """Remove a private topic and its subscription, which has the same name."""
     with pubsub_v1.SubscriberClient() as client, suppress(google.NotFound):
-        client.delete_subscription(
-            subscription=topic.replace("/topics/", "/subscriptions/"), retry=None, timeout=CALL_S
-        )
+        client.delete_subscription(subscription=_subscription(topic), retry=None, timeout=CALL_S)
     with suppress(google.NotFound):
         pubsub_v1.PublisherClient().delete_topic(topic=topic, retry=None, timeout=CALL_S)
+
+
+def _subscription(topic: str) -> str:
+    return topic.replace("/topics/", "/subscriptions/")
 
 
 def tick_of(data: bytes) -> Tick:

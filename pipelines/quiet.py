@@ -1,4 +1,4 @@
-"""Beam's own words about a fault: kept back until it is known whether somebody else says it better."""
+"""Beam's own words: left out while it loads; of a fault, kept back until it is known who says it better."""
 
 import logging
 from collections.abc import Iterator
@@ -17,6 +17,16 @@ class _Keeper(logging.Handler):
             self.kept.append(record)
         else:
             logging.getLogger().handle(record)
+
+
+@contextmanager
+def loading_quietly() -> Iterator[None]:
+    """Beam says on import which cloud libraries it did not find; on one machine none is needed."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
 from sendonce.delivery.sweeper import Swept, Watch, sweep_lane
 from sendonce.failpoints import failpoint
+from sendonce.stores.turns import urgent
 from transforms.inspected import InspectedDoFn
-from transforms.worker import Worker, WorkerSpec, in_turn_of, told, worker_for
+from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
 FIRST_WINDOW = 4000
@@ -71,7 +72,7 @@ class _PlanWork(InspectedDoFn):
             if not window:
                 continue
             fair = self._worker.fair.setdefault(name, FairShare())
-            with in_turn_of(name):
+            with urgent():  # a lane's one thread of rendering waits for it; its own writes take far longer
                 references = plan_lane(self._worker.store, lane.terms, window, fair)
             if references:
                 failpoint("S2")

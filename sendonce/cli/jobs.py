@@ -28,7 +28,7 @@ def jobs(session: Session, all_: bool) -> None:
     With --json, a list: job, state (running, silent, ended), lanes, host, pid,
     version, started_at, heartbeat_at, silent_s, and facts: what the job said
     of itself (subscription, triggers_applied, triggers_ignored, triggers_bad,
-    restarts). Times are UTC.
+    restarts, and the pids of lane_processes). Times are UTC.
     """
     found = session.store.read(lambda reader: seen_jobs(reader, since=None if all_ else _SHOWN))
     if session.as_json:

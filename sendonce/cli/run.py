@@ -103,6 +103,7 @@ def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> No
             subscription,
             lanes=lanes,
             stop=stop,
+            alone=True,
             begun=lambda: err().print(words, style="dim", markup=False, soft_wrap=True),
         )
     go_on = f"sendonce run --subscription {subscription}"

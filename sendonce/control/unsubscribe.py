@@ -20,7 +20,7 @@ from typing import Any, Final, Optional
 
 import orjson
 
-from schemas.ids import shard_of
+from schemas.ids import keyed_digest, shard_of
 from schemas.outcomes import Outcome
 from schemas.tables import COMMIT_TIME, Campaign, Meta, Recipient, Suppression
 from sendonce.control.suppressions import insert_new, list_of
@@ -172,13 +172,13 @@ def _found(reader: Reader, place: Place) -> tuple[Recipient, Campaign]:
 def _key(reader: Reader, number: int) -> Optional[bytes]:
     if number == 0:
         row = reader.get(Meta, "key")
-        return None if row is None else hmac.digest(row.value, b"unsubscribe\x00", "sha256")
+        return None if row is None else keyed_digest(row.value, b"unsubscribe\x00")
     row = reader.get(Meta, f"{_KEY_ROW}{number}") if number < 1 << 31 else None
     return None if row is None else row.value
 
 
 def _mac(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, b"unsubscribe\x00" + body, "sha256")[:_MAC_BYTES]
+    return keyed_digest(key, b"unsubscribe\x00" + body)[:_MAC_BYTES]
 
 
 def _varint(number: int) -> bytes:

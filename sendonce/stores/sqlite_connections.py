@@ -21,7 +21,8 @@ _FORK_WAIT_S: Final = 5.0
 _SETUP: Final = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
-    "PRAGMA cache_size = -4096",
+    # A thousand messages change a page of 8 KB each: what the cache does not hold goes to the journal and comes back.
+    "PRAGMA cache_size = -16384",
     # At 16 MB of journal the pages go into the file; a journal that a long reader let grow is cut back to 64 MB.
     "PRAGMA wal_autocheckpoint = 4000",
     "PRAGMA journal_size_limit = 67108864",

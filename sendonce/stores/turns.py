@@ -14,9 +14,11 @@ from typing import Final
 
 # Urgent turns in a row while somebody else waits: urgent work goes first, but not alone.
 _URGENT_IN_A_ROW: Final = 16
-# Between two turns of this process that are not urgent: other processes ask for the lock every 0.5 ms, and would hardly
-# ever meet it free.
+# Between a turn and the next one that is not urgent: other processes ask for the lock every 0.5 ms, and would hardly
+# ever meet it free. A long turn has kept them waiting for longer, so its gap is longer: a tenth of it.
 _GAP_S: Final = 0.001
+_GAP_MOST_S: Final = 0.01
+_GAP_SHARE: Final = 0.1
 
 
 class _Urgency(threading.local):
@@ -44,7 +46,7 @@ class Turns:
         self._taken = False
         self._waiting: tuple[deque[threading.Event], deque[threading.Event]] = (deque(), deque())
         self._in_a_row = 0
-        self._released_s = float("-inf")
+        self._taken_s = self._free_s = float("-inf")
 
     def take(self, patience_s: float) -> bool:
         """Wait for a turn, at most so long; False if none came. Whoever got one gives it back by `give`."""
@@ -65,19 +67,21 @@ class Turns:
             raise
         if self._leave(line, mine):
             return False
-        if not _urgency.urgent and (gap_s := self._released_s + _GAP_S - time.monotonic()) > 0:
+        if not _urgency.urgent and (gap_s := self._free_s - time.monotonic()) > 0:
             try:
                 time.sleep(gap_s)
             except BaseException:
                 self.give()
                 raise
+        self._taken_s = time.monotonic()
         return True
 
     def give(self) -> None:
         """The turn is over."""
         with self._changed:
             self._taken = False
-            self._released_s = time.monotonic()
+            now_s = time.monotonic()
+            self._free_s = now_s + min(_GAP_MOST_S, max(_GAP_S, _GAP_SHARE * (now_s - self._taken_s)))
             self._next()
 
     def _leave(self, line: deque[threading.Event], mine: threading.Event) -> bool:

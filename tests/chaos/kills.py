@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +65,19 @@ def must_hurry(left: int, total: int, kills_left: int, kills: int) -> bool:
     return left * kills < SHARE_MIN * total * kills_left
 
 
+# Of the processes that a killed job leaves behind, so many are left to end by themselves, as they must.
+LEFT_ALONE = 0.3
+# A job whose lanes' process has died at its failpoint starts that one again; some jobs die before, some after.
+RESTARTED_S = 4.0
+_LANES_DIED = b"was ended by SIGKILL"
+
+
 class Worker:
-    """One `sendonce run` process, live with `arguments` that say so. Killed with signal 9 and by its own id only."""
+    """One `sendonce run` process, live with `arguments` that say so, and the process that it starts for its bulk lane.
+
+    Killed with signal 9 and by their own ids only. A failpoint may kill the lane's process alone: `due` says when the
+    job follows it.
+    """
 
     def __init__(
         self,
@@ -73,10 +85,15 @@ class Worker:
         number: int,
         environment: Mapping[str, str],
         kill: Kill | None,
+        chance: random.Random,
         arguments: Sequence[str] = (),
     ) -> None:
         self.number = number
         self.kill = kill
+        self._chance = chance
+        self._lanes: set[int] = set()
+        self._lanes_died_s: float | None = None
+        self._follows_s = chance.uniform(0, RESTARTED_S)
         self.log = folder / "logs" / f"run-{number:03d}.log"
         self.at_work_since: float | None = None
         faults = {"SENDONCE_FAILPOINT": kill.failpoint} if kill and kill.failpoint else {}
@@ -98,6 +115,12 @@ class Worker:
     def was_killed(self) -> bool:
         return self.process.returncode == -signal.SIGKILL
 
+    def lanes_died(self) -> bool:
+        """Whether the process of its bulk lane died at the failpoint; it says so in its log."""
+        if self._lanes_died_s is None and _LANES_DIED in self.log.read_bytes():
+            self._lanes_died_s = time.monotonic()
+        return self._lanes_died_s is not None
+
     @property
     def was_turned_away(self) -> bool:
         """Whether it ended because what it needs did not answer when it started, and said so."""
@@ -110,19 +133,49 @@ class Worker:
         if self.kill is None or self.at_work_since is None:
             return False
         point = self.kill.point
+        if self.lanes_died():
+            assert self._lanes_died_s is not None
+            return time.monotonic() - self._lanes_died_s >= self._follows_s
         after_s = patience * PATIENCE_S.get(point, PATIENCE_ELSE_S) if point else self.kill.after_s
         return hurry or time.monotonic() - self.at_work_since >= after_s
 
     def die(self) -> None:
-        """kill -9, and wait until the process is gone."""
+        """kill -9, and wait until the process is gone. The one of its lane dies with it, or is left to itself."""
         if self.alive:
+            self._lanes |= _children(self.process.pid)
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        if self._chance.random() >= LEFT_ALONE:
+            self.leave_nothing()
+
+    def leave_nothing(self) -> None:
+        """kill -9 to the process of its lane, if that still runs."""
+        for pid in filter(_is_lanes, self._lanes):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self, patience_s: float) -> None:
         """Ask it to end as a person would, and wait for that. TimeoutExpired when it does not."""
+        self._lanes |= _children(self.process.pid)
         self.process.terminate()
         self.process.wait(patience_s)
 
     def tail(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _children(parent: int) -> set[int]:
+    """The processes that a process has started, as Linux tells them."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, _, rest = stat.read_text().rpartition(")")
+            if int(rest.split()[1]) == parent:
+                found.add(int(stat.parent.name))
+    return found
+
+
+def _is_lanes(pid: int) -> bool:
+    with suppress(OSError):
+        return b"pipelines.lane_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

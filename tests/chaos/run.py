@@ -60,12 +60,14 @@ class Run:
     ) -> None:
         self._ground = ground
         self._asked = kills
+        self._chance = chance
         self._patience = SLOW if slow else 1.0
         self._plan = deque(plan_kills(chance, kills, LIVE_POINTS if publisher else POINTS))
         self._done: list[Kill] = []
         self._waiting = deque(ground.campaigns)
         self._workers: list[Worker | None] = [None] * processes
         self._started = 0
+        self._all: list[Worker] = []
         self._problems: list[str] = []
         self._provider = ground.provider
         self._publisher = publisher
@@ -86,6 +88,8 @@ class Run:
             for worker in self._workers:
                 if worker is not None:
                     worker.die()
+            for worker in self._all:
+                worker.leave_nothing()
             self._person.stop()
             self._provider.stop()
         self._journal.look()
@@ -157,7 +161,7 @@ class Run:
     def _kill(self, worker: Worker) -> None:
         """From outside. A failpoint that was not reached takes the place of a later kill at any time."""
         assert worker.kill is not None
-        if worker.kill.point:
+        if worker.kill.point and not worker.lanes_died():
             unreached, worker.kill = worker.kill, Kill("")
             later = next((kill for kill in self._plan if not kill.point), None)
             if later is not None:
@@ -179,7 +183,9 @@ class Run:
         kill = self._plan.popleft() if self._plan else None
         self._started += 1
         arguments = ("--subscription", self._publisher.subscription, "--json") if self._publisher is not None else ()
-        return Worker(self._ground.folder, self._started, self._ground.environment, kill, arguments)
+        worker = Worker(self._ground.folder, self._started, self._ground.environment, kill, self._chance, arguments)
+        self._all.append(worker)
+        return worker
 
     def _account(self, worker: Worker) -> None:
         self._disturbed_s = time.monotonic()

@@ -1,0 +1,158 @@
+"""The process that a live job starts for its bulk lane: whatever happens to either, nothing is lost."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.emulated import Missing, pubsub_emulator, pubsub_program
+from tests.pipelines.shop import Shop, people
+
+pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
+
+from pipelines import live
+from pipelines.lane_process import LaneProcess
+from schemas.tables import Job
+from sendonce.config import ConfigFault
+from sendonce.control.faults import JobFault
+from sendonce.stores.base import StoreRefused
+from tests.pipelines.pubsub import Topic, jobs, process, trigger, until
+from transforms.worker import WorkerSpec
+
+PROJECT = "shop-test"
+# A lease that ends soon: what a killed process had begun is gone on with then.
+TIMES = {"lease_s": 3, "request_timeout_s": 1, "margin_s": 0.5, "permit_ttl_s": 1, "visibility_s": 3}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    try:
+        pubsub_program()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    if not live._several_cpus():
+        pytest.skip("this machine has one CPU, so a live job keeps all lanes in its own process")
+    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PUBSUB_EMULATOR_HOST", address)
+        yield address
+
+
+@pytest.fixture
+def topic(emulator: str) -> Topic:
+    return Topic()
+
+
+def lane_pid(shop: Shop) -> int:
+    """The bulk lane's process, as the job says of itself."""
+    found: list[int] = []
+
+    def known() -> bool:
+        found[:] = [pid for job in jobs(shop.store) if (pid := facts(job).get("lane_processes", {}).get("bulk"))]
+        return bool(found)
+
+    until(known, "the bulk lane's process")
+    return found[0]
+
+
+def facts(job: Job) -> dict:
+    return json.loads(job.detail)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone; one that nobody has waited for is gone, too."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def a_letter_went(shop: Shop) -> None:
+    until(lambda: any(batch.state == "done" for batch in shop.batches("spring")), "the first batch")
+
+
+def slow(shop: Shop, recipients: int) -> None:
+    """A campaign that takes some seconds."""
+    shop.configure(limits=[{"rate": "100/s", "burst": 20}], times=TIMES)
+    shop.campaign("spring", people(recipients), state="ready")
+
+
+def test_one_that_dies_is_started_again_and_goes_on(shop: Shop, topic: Topic) -> None:
+    slow(shop, 600)
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic)
+    a_letter_went(shop)
+    os.kill(lane_pid(shop), signal.SIGKILL)
+    until(lambda: shop.state("spring")[0] == "completed", "the campaign's end")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert "the process of bulk lanes was ended by SIGKILL; it is started again" in words
+    assert json.loads(said)["restarts"] == 1
+    # A request that was in flight when it died may have been taken; the outbox lane then asks again with the same key.
+    assert len({letter["Message-ID"] for letter in shop.letters()}) == 600
+    assert topic.private_topics(shop.store) == []
+
+
+def test_it_ends_with_a_job_that_dies_and_leaves_nothing_in_doubt(shop: Shop, topic: Topic) -> None:
+    slow(shop, 5000)
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic)
+    a_letter_went(shop)
+    lanes = lane_pid(shop)
+    job.kill()
+    job.communicate()  # ends when both have let go of their output
+    until(lambda: ended(lanes), "the end of the bulk lane's process")
+    assert {batch.state for batch in shop.batches("spring")} == {"done", "pending"}
+
+
+def test_a_failpoint_is_the_first_ones(shop: Shop, topic: Topic) -> None:
+    """Else a test that kills at a point would kill each new one there, and nothing would ever be sent."""
+    shop.configure(times=TIMES)
+    shop.campaign("spring", people(30), state="ready")
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic, SENDONCE_FAILPOINT="S3:kill9")
+    until(lambda: shop.state("spring")[0] == "completed", "the campaign's end")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert json.loads(said)["restarts"] == 1
+
+
+def test_a_store_that_is_gone_ends_both(shop: Shop, topic: Topic) -> None:
+    """A store that is taken away ends both, and the job says so once."""
+    shop.campaign("spring", people(30), state="ready")
+    job = process(shop.folder, topic)
+    lane_pid(shop)
+    shop.store.close()
+    for file in shop.folder.glob("store.db*"):
+        file.unlink()
+    said, words = job.communicate(timeout=60)
+    assert job.returncode == 1, said
+    assert "removed or replaced" in words
+    assert "Traceback" not in words
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        (["ConfigFault", "no such sender"], ConfigFault, "no such sender"),
+        (["StoreRefused", "the disk is full"], StoreRefused, "the disk is full"),
+        (["JobFault", "gone"], JobFault, "gone"),
+        (
+            ["TypeError", "secret"],
+            JobFault,
+            "the process of bulk lanes failed with TypeError; what it said stands above",
+        ),
+    ],
+)
+def test_what_it_reports_comes_out_as_it_was(said: list[str], kind: type, words: str) -> None:
+    heard: list[Exception] = []
+    spec = WorkerSpec("sqlite:////nowhere/store.db", "job", ("bulk",), can_wait=False, live=True)
+    lanes = LaneProcess(spec, PROJECT, threading.Event(), heard.append)
+    lanes._hear("something that a library prints\n")
+    lanes._hear(json.dumps({"fault": said}) + "\n")
+    assert [(type(fault), str(fault)) for fault in heard] == [(kind, words)]
