@@ -25,7 +25,7 @@ cloud: $(VENV)/.cloud ## install what live jobs, Spanner and SendGrid need, too 
 	@echo "== installed, with the extras gcp and sendgrid (the command sendonce is $(BIN)/sendonce)"
 
 test: $(VENV)/.dev ## install, then run the tests
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(TEST_ARGS)
 
 check: $(VENV)/.dev ## lint, types, and who may import whom
 	@echo "== lint"; $(BIN)/ruff check .; $(BIN)/ruff format --check .

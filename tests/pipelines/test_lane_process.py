@@ -26,7 +26,7 @@ from transforms.worker import WorkerSpec
 
 PROJECT = "shop-test"
 # A lease that ends soon: what a killed process had begun is gone on with then.
-TIMES = {"lease_s": 3, "request_timeout_s": 1, "margin_s": 0.5, "permit_ttl_s": 1, "visibility_s": 3}
+TIMES = {"lease_s": 3, "request_timeout_s": 1, "margin_s": 0.5, "permit_ttl_s": 1, "window_s": 2, "visibility_s": 3}
 
 
 @pytest.fixture(scope="module")
