@@ -7,7 +7,7 @@ import yaml
 
 from sendonce.cli.output import counted, out, print_json
 from sendonce.cli.session import Session, with_session
-from sendonce.config import DEFAULT_FILE, apply_config
+from sendonce.config import DEFAULT_FILE, apply_config, load_config
 from sendonce.config.model import DEFAULT_STORE
 from sendonce.config.starter import STARTER
 from sendonce.folders import private_folder
@@ -48,6 +48,7 @@ def init(session: Session, environment: str | None, print_ddl: bool) -> None:
     _write_once(Path(".sendonce/.gitignore"), "# Addresses, letters and the store's key lie here.\n*\n")
     changes = apply_config(store, config, session.by)
     found = store_environment(store)
+    named = load_config(path, {}).store
     if session.as_json:
         print_json(
             {
@@ -59,9 +60,12 @@ def init(session: Session, environment: str | None, print_ddl: bool) -> None:
             }
         )
         return
-    out().print(f"store        {store.url} ({found})")
-    out().print(f"settings     {path}{' (new; look it over)' if wrote else ''}")
+    out().print(f"store        {store.url} ({found})", soft_wrap=True)
+    out().print(f"settings     {path}{' (new; look it over)' if wrote else ''}", soft_wrap=True)
     settings = counted(len(changes), "setting")
+    if _absolute(named) != _absolute(config.store):
+        words = f"the settings name another store, {named}: commands without --store or SENDONCE_STORE use that one"
+        out().print(f"             {words}", style="yellow", markup=False, soft_wrap=True)
     out().print(f"lanes        {f'{settings} put into the store' if changes else 'in the store already'}")
     out().print("\nNext: `sendonce load CAMPAIGN FILE --template newsletter`, or `sendonce demo`.", style="dim")
 
@@ -80,10 +84,15 @@ def _starter(given: str | None, path: Path) -> str:
     """The settings to write, with the store that an option or the environment names, as it counts from their folder."""
     if not given:
         return STARTER
-    if path.parent != Path() and given.startswith("sqlite:///"):
-        given = f"sqlite:///{Path(given.removeprefix('sqlite:///')).absolute()}"
+    if path.parent != Path():
+        given = _absolute(given)
     line = yaml.safe_dump({"store": given}, allow_unicode=True, width=10**6)
     return STARTER.replace(f"store: {DEFAULT_STORE}\n", line)
+
+
+def _absolute(url: str) -> str:
+    """A store URL as one that says the same in every folder."""
+    return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}" if url.startswith("sqlite:///") else url
 
 
 def _made(url: str, environment: str | None) -> Store:

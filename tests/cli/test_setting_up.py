@@ -52,6 +52,17 @@ def test_init_writes_the_store_that_it_made_into_the_settings(
     assert not (folder / ".sendonce/sendonce.db").exists()
 
 
+def test_init_tells_that_settings_which_are_there_name_another_store(sendonce: Call, folder: Path) -> None:
+    sendonce("init")
+
+    other = sendonce("init", "--store", "sqlite:///other.db")
+
+    assert other.code == 0
+    assert "the settings name another store, sqlite:///.sendonce/sendonce.db: commands without" in other.out
+    assert f"store        sqlite:///{folder}/other.db (test)\n" in other.out
+    assert "another store" not in sendonce("init", "--store", "sqlite:///.sendonce/sendonce.db").out
+
+
 def test_init_writes_a_relative_store_as_it_counts_from_the_settings(
     sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.delivery import protocol
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.halting import give_up, halt_campaign
+from sendonce.delivery.lane_use import lane_uses
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.outlook import left_to_do
 from sendonce.delivery.resolver import Policy, decide
@@ -393,6 +394,32 @@ def test_lists_of_many_take_a_large_streams_numbers_from_its_progress(
     (status,) = all_statuses(world.store)
     assert (status.total, status.campaign.kind) == (3, "stream")
     assert campaign_status(world.store, STREAM_ID).total == 4
+
+
+def test_the_speed_of_a_large_stream_is_told_from_a_part_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200,000 sends a look every second at `lanes --watch` read every one."""
+    take(world.store, *(body(f"k{n}") for n in range(256)))
+    deliver_all(world)
+    sweep(world)
+    exact = speed_of_critical(world)
+    assert exact == pytest.approx(256 / 60)
+    monkeypatch.setattr("sendonce.delivery.lane_use.LARGE", 128)
+    looked_at, tally = list[Any](), SQLiteReader.tally
+
+    def noted(self: Any, kind: type, *prefix: Any, **more: Any) -> Any:
+        if kind is Batch and more.get("index") is None:
+            looked_at.append(prefix[0])
+        return tally(self, kind, *prefix, **more)
+
+    monkeypatch.setattr(SQLiteReader, "tally", noted)
+    assert speed_of_critical(world) == pytest.approx(exact, rel=0.5)
+    assert looked_at == list(range(32))
+
+
+def speed_of_critical(world: World) -> float:
+    (use,) = (use for use in lane_uses(world.store)[1] if use.scope == "lane:critical")
+    assert use.per_s is not None
+    return use.per_s
 
 
 def test_status_tells_why_recipients_of_a_stream_got_no_letter(world: World) -> None:
