@@ -60,7 +60,7 @@ class LaneProcess:
         self._process: subprocess.Popen[str] | None = None
         self._writing = threading.Lock()
         self._asked = threading.Event()
-        self._over = False
+        self._begun = self._over = False
         self._starts = 0
         self._restarts_before = self._restarts_now = 0
         self._thread = threading.Thread(target=self._run, name=f"process-{self.lanes[0]}", daemon=True)
@@ -92,7 +92,7 @@ class LaneProcess:
         until_s = time.monotonic() + patience_s
         if self._thread.ident is None:
             return
-        self.all_ended = self._process is None
+        self.all_ended = not self._begun
         self._order(["stop", max(1.0, patience_s - 1.0)])
         self._thread.join(max(0.0, until_s - time.monotonic()))
         process = self._process
@@ -118,6 +118,7 @@ class LaneProcess:
         if self._starts:
             environment.pop(VARIABLE, None)
         self._starts += 1
+        self._begun = False
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.lane_worker", *self.lanes],
             stdin=subprocess.PIPE,
@@ -148,6 +149,8 @@ class LaneProcess:
         if "log" in said:
             level, words = said["log"]
             _log.log(level, "%s", words)
+        elif "begun" in said:
+            self._begun = True
         elif "restarts" in said:
             self._restarts_now = said["restarts"]
         elif "fault" in said:

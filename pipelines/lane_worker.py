@@ -2,9 +2,10 @@
 
     python -m pipelines.lane_worker LANE…        started by a job, not by hand
 
-It answers one JSON object a line: `{"log": [LEVEL, TEXT]}`, `{"restarts": N}` of its graph, `{"fault": [KIND, TEXT]}`
-for what a person must mend, and `{"ended": {"handed_back": N, "all_ended": BOOL}}`. It ends when it is told to, or when
-its input ends: then the job is gone.
+It answers one JSON object a line: `{"log": [LEVEL, TEXT]}`, `{"begun": true}` before anything may be sent,
+`{"restarts": N}` of its graph, `{"fault": [KIND, TEXT]}` for what a person must mend, and
+`{"ended": {"handed_back": N, "all_ended": BOOL}}`. It ends when it is told to, or when its input ends: then the job is
+gone.
 """
 
 import json
@@ -39,21 +40,23 @@ class _Orders:
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def _read(self) -> None:
-        for line in sys.stdin:
-            order = json.loads(line)
-            if order == "wake":
-                self._graph.wake()
-                continue
-            _, self.patience_s = order
-            break
-        self.stop.set()
+        try:
+            for line in sys.stdin:
+                order = json.loads(line)
+                if order == "wake":
+                    self._graph.wake()
+                    continue
+                _, self.patience_s = order
+                break
+        finally:
+            self.stop.set()
 
 
 class _Told(logging.Handler):
     """Log lines go to the job, whose log they are part of."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _tell({"log": [record.levelno, record.getMessage()]})
+        _tell({"log": [record.levelno, self.format(record)]})
 
 
 def main() -> int:
@@ -85,6 +88,7 @@ def _run(spec: WorkerSpec, project: str) -> int:
     told = 0
     with errors_kept_back() as beams_words:
         try:
+            _tell({"begun": True})
             graph.start()
             while not orders.stop.wait(LOOK_S) and not faults:
                 if graph.restarts != told:
