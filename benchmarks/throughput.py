@@ -31,6 +31,7 @@ from typing import Any
 
 import sendonce.config as configuration
 from benchmarks.sinks import KEY, Arrived, Sink, sink_of
+from pipelines.process import settle_process
 from schemas.ids import attempt_id
 from schemas.tables import TABLES, Batch
 from sendonce.control.campaigns import submit
@@ -118,6 +119,7 @@ def raw_loop(url: str) -> dict[str, float]:
     recipients: Any = _OffTheClock(store)
     forms: set[int] = set()
     requests = sent = 0
+    settle_process()
     started_s = time.perf_counter()
     for reference in references:
         rendered = render(recipients, key, reference, compiled)
@@ -139,7 +141,7 @@ def raw_loop(url: str) -> dict[str, float]:
 
 def pipeline(url: str) -> dict[str, float]:
     """The bounded run, as `sendonce run` does it."""
-    from pipelines.local import quiet_beam, run_bounded, settle_process
+    from pipelines.local import quiet_beam, run_bounded
 
     quiet_beam()
     settle_process()

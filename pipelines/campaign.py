@@ -132,7 +132,8 @@ _HERE = (None, "DirectRunner", "BundleBasedDirectRunner")
 
 def _run_here(store_url: str, subscription: str, lanes: Sequence[str]) -> int:
     from pipelines.live import run_live
-    from pipelines.local import quiet_beam, settle_process
+    from pipelines.local import quiet_beam
+    from pipelines.process import settle_process
 
     quiet_beam()
     settle_process()

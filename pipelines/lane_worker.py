@@ -18,12 +18,13 @@ import traceback
 from typing import Any
 
 from pipelines.lane_process import FINAL_FAULTS
+from pipelines.process import settle_process
 from pipelines.quiet import errors_kept_back, loading_quietly
 from transforms.worker import WorkerSpec
 
 with loading_quietly():
     from pipelines.live_graph import TURN_S, LiveGraph, give_way
-    from pipelines.local import quiet_beam, settle_process
+    from pipelines.local import quiet_beam
 
 LOOK_S = 0.1
 # When the job is gone, nobody says how long to wait for requests in flight.

@@ -5,7 +5,6 @@ is handed back to the store, and the next round starts when it is due. Any numbe
 store.
 """
 
-import gc
 import logging
 import threading
 import time
@@ -33,8 +32,6 @@ from transforms.worker import TriggerResult, Worker, WorkerSpec, worker_for
 
 # Longest sleep between two looks: another process may finish or fail at any time.
 LOOK_AGAIN_S = 1.0
-# New objects between two looks of the garbage collector: those of several batches.
-COLLECT_AFTER = 50_000
 # Rounds that fail in a row because the store is away, before the job gives up.
 MOST_FAILURES = 5
 
@@ -229,15 +226,3 @@ def _tick(_: bytes) -> Tick:
 def quiet_beam() -> None:
     """Beam's own log lines say nothing to a person at a terminal; its warnings and errors still come."""
     logging.getLogger("apache_beam").setLevel(logging.WARNING)
-
-
-def settle_process() -> None:
-    """For a process that is there to send: the garbage collector looks less often, and not at what the imports made.
-
-    Beam and what it imports are some half a million objects; looking through them again and again took a twentieth of
-    the time of a run. A batch of letters is some ten thousand objects, which are freed without the collector; at
-    Python's own threshold of 700 it went through them dozens of times, for a sixth of the time of a job.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 20, 20)

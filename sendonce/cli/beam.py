@@ -7,12 +7,13 @@ from sendonce.config import ConfigFault
 
 def local_runner() -> ModuleType:
     """`pipelines.local`, with Beam's own log lines kept to warnings."""
+    from pipelines.process import settle_process
     from pipelines.quiet import loading_quietly
 
     with loading_quietly():
         from pipelines import local
     local.quiet_beam()
-    local.settle_process()
+    settle_process()
     module: ModuleType = local
     return module
 
