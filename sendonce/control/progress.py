@@ -145,7 +145,7 @@ def active_seconds(campaign: Campaign, before: Optional[Progress], now: datetime
     """
     if campaign.started_at is None:
         return 0.0
-    since = before.at if before else campaign.started_at
+    since = max(before.at, campaign.started_at) if before else campaign.started_at
     until = now
     if campaign.state == RUNNING:
         since = max(since, campaign.changed_at)
