@@ -31,6 +31,7 @@ from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.notices import what
 from sendonce.control.rounds import Retried
+from sendonce.control.schedule import start_of
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
@@ -193,8 +194,8 @@ def _pace(found: Status) -> Text:
         pieces.append(f"ended {moment(found.campaign.finished_at)}")
     elif found.starts_at:
         pieces.append(f"starts {moment(found.starts_at)}, in {duration(found.starts_in_s)}")
-    elif found.campaign.started_at:
-        pieces.append(f"started {moment(found.campaign.started_at)}")
+    elif (start := start_of(found.campaign)) is not None:
+        pieces.append(f"started {moment(start)}")
     if not found.campaign.finished_at and (end := end_of(found.campaign)) is not None:
         pieces.append(f"expires {moment(end)}")
     if not found.starts_at:

@@ -18,7 +18,7 @@ from sendonce.control.early_cancels import take_early_cancel
 from sendonce.control.expiry import PastEnd, check_end, end_of, with_end
 from sendonce.control.faults import NotForStreams, UnknownCampaign, WrongState
 from sendonce.control.guards import campaign_obstacle, start_obstacle
-from sendonce.control.schedule import NOW, check_begins_before_end, starts_later, with_start
+from sendonce.control.schedule import NOW, check_begins_before_end, never_started, start_of, starts_later, with_start
 from sendonce.moments import utc_text
 from sendonce.stores.base import Reader, Store, Tx
 
@@ -193,20 +193,23 @@ def _move(
             row = with_start(row, at, now, moves=moves_start)
         if expires_at is not None:
             check_begins_before_end(row, now)
-        moved = (end_of(row), row.started_at) != (end_of(before), before.started_at)
-        starts = changed or row.started_at != before.started_at
-        if after == RUNNING and starts and action == "submit" and (obstacle := start_obstacle(tx, row)) is not None:
+        restarted = start_of(row) != start_of(before)
+        moved = restarted or end_of(row) != end_of(before)
+        begins = action == "submit" and after == RUNNING and (changed or restarted)
+        if begins and (obstacle := start_obstacle(tx, row)) is not None:
             raise obstacle
         if changed:
-            started = row.started_at or (now if after == RUNNING else None)
+            started = row.started_at or (now if after == RUNNING and start_of(row) is None else None)
             ended = now if after in ENDED else None
             row = replace(
                 row, changed_at=now, changed_by=by, started_at=started, finished_at=ended, state_reason=reason
             )
+            if action == "cancel" and starts_later(before, now) is not None:
+                row = never_started(row)
             if action == "cancel" or called_off:
                 canceller = "trigger" if called_off else by
                 tx.put(Decision(decision_id("cancel", campaign_id), campaign_id, "cancel", now, canceller))
-        elif row.started_at != before.started_at:
+        elif restarted:
             row = replace(row, changed_at=now, changed_by=by)
         row = replace(row, state=after, seq=row.seq if seq is None else seq)
         if changed or moved or seq is not None:
@@ -236,8 +239,8 @@ def _when(before: Campaign, after: Campaign, at: Optional[datetime], now: dateti
         return f"it starts at {utc_text(later)}, once it is resumed"
     if was is not None and later is None:
         return f"it starts {'now' if after.state == RUNNING else 'when it is resumed'}, not at {utc_text(was)}"
-    if at is not None and at > now and before.started_at is not None:
-        return f"it began at {utc_text(before.started_at)}, so another time changes nothing"
+    if at is not None and at > now and (began := start_of(before)) is not None:
+        return f"it began at {utc_text(began)}, so another time changes nothing"
     return ""
 
 

@@ -1,23 +1,24 @@
 """A campaign that starts later: as triggers and people say it, and what the campaign's row then is."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from schemas.outcomes import Outcome
 from schemas.tables import Campaign
-from sendonce.control.campaigns import Change, begin_cancel, check_retry, pause, resume, submit
+from sendonce.control.campaigns import begin_cancel, check_retry, pause, resume, submit
+from sendonce.control.completion import settle_campaign
 from sendonce.control.expiry import NEVER, BadEnd, end_of
 from sendonce.control.guards import NotReady
-from sendonce.control.schedule import FURTHEST, NOW, BadStart, read_start, starts_later
+from sendonce.control.schedule import FURTHEST, NOW, BadStart, read_start, start_of, starts_later
 from sendonce.control.status import campaign_status
 from sendonce.control.stream_names import STREAM
 from sendonce.control.triggers import Taken, Trigger, apply_triggers, read_or_bad, read_trigger
 from sendonce.stores.base import Store
-from tests.control.made import Clock, campaign_row, seal
+from tests.control.made import Clock, campaign_row, outcomes, seal
 
 CASE = Path(__file__).parent.parent / "cases" / "past-schedule"
 HOUR = timedelta(hours=1)
@@ -43,7 +44,7 @@ def starts_at(store: Store, campaign_id: str = "spring") -> datetime | None:
 
 def at_once(store: Store, clock: Clock, campaign_id: str = "spring") -> bool:
     """Whether it began at the store's time now; each commit takes a microsecond of it."""
-    started = campaign_row(store, campaign_id).started_at
+    started = start_of(campaign_row(store, campaign_id))
     assert started is not None
     return timedelta(0) <= started - clock.at < timedelta(seconds=1)
 
@@ -178,7 +179,7 @@ def test_submitting_again_moves_it_until_it_has_begun(store: Store, clock: Clock
     assert (late.changed, late.starts_at) == (False, None)
     assert late.note == f"it began at {text(at)}, so another time changes nothing"
     assert submit(store, "spring", "cid", at=NOW).note == "it is running already"
-    assert campaign_row(store, "spring").started_at == at
+    assert start_of(campaign_row(store, "spring")) == at
 
 
 def test_now_starts_what_was_to_start_later_and_says_so(store: Store, clock: Clock) -> None:
@@ -214,7 +215,7 @@ def test_a_start_at_or_after_the_end_is_refused_and_changes_nothing(store: Store
     with pytest.raises(BadStart, match="nobody would get a letter"):
         submit(store, "spring", "ann", at=clock.at + 2 * HOUR, expires_at=clock.at + end)
     row = campaign_row(store, "spring")
-    assert (row.state, row.started_at, end_of(row)) == ("ready", None, None)
+    assert (row.state, start_of(row), end_of(row)) == ("ready", None, None)
 
 
 def test_a_start_now_of_what_may_not_start_is_refused(store: Store, clock: Clock) -> None:
@@ -263,14 +264,22 @@ def test_a_time_that_passes_while_it_is_paused_lets_it_begin_when_it_is_resumed(
     assert (change.after, change.starts_at) == ("running", None)
 
 
-@pytest.mark.parametrize(
-    "stop", [lambda store: begin_cancel(store, "spring", "ann"), lambda store: pause(store, "spring", "ann")]
-)
-def test_what_was_stopped_before_its_time_says_so(store: Store, clock: Clock, stop: Callable[[Store], Change]) -> None:
+def test_one_that_is_cancelled_before_its_time_never_started(store: Store, clock: Clock) -> None:
     seal(store, "spring", [2])
     submit(store, "spring", "ann", at=clock.at + HOUR)
-    change = stop(store)
-    assert (change.starts_at is None) == (change.after == "cancelling")
+    change = begin_cancel(store, "spring", "ann")
+    assert (change.after, change.starts_at) == ("cancelling", None)
+    assert campaign_status(store, "spring").as_json()["started_at"] is None
+
+
+def test_nothing_ends_before_it_has_begun(store: Store, clock: Clock) -> None:
+    """Everybody was refused while it was loaded: it would have been over before its start."""
+    seal(store, "spring", [1])
+    outcomes(store, "spring", 0, {0: Outcome.ADDRESS_INVALID})
+    submit(store, "spring", "ann", at=clock.at + HOUR)
+    assert settle_campaign(store, "spring") == "running"
+    clock.at += HOUR
+    assert settle_campaign(store, "spring") == "completed"
 
 
 def test_a_stream_never_starts_later(store: Store, clock: Clock) -> None:

@@ -1,12 +1,11 @@
 """Before its time nothing of a campaign is planned, claimed or sent; from then on it goes as any other."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from schemas.tables import Limit, Progress
 from sendonce.config import Lane
 from sendonce.control.campaigns import begin_cancel, pause, resume, submit
-from sendonce.control.schedule import NOW
+from sendonce.control.schedule import NOW, with_start
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lane_use import lane_uses
@@ -25,6 +24,12 @@ def scheduled(world: World, sizes: list[int], ahead: timedelta = HOUR, campaign_
     at = world.clock.at + ahead
     submit(world.store, campaign_id, "ann", at=at)
     return at
+
+
+def move_late(world: World, at: datetime) -> None:
+    """As a transaction that read the store's time before the start, and was written after it."""
+    moved = with_start(world.campaign_row(), at, at - 2 * HOUR, moves=True)
+    world.store.transact(lambda tx: tx.put(moved), tag="test")
 
 
 def left(world: World) -> Left:
@@ -56,8 +61,7 @@ def test_a_batch_that_was_planned_before_a_move_goes_back_and_waits(world: World
     world.clock.at = at
     reference = world.plan_one()
     letters = world.render(reference)
-    moved = replace(world.campaign_row(), started_at=at + HOUR)
-    world.store.transact(lambda tx: tx.put(moved), tag="test")
+    move_late(world, at + HOUR)
 
     found = world.owner(world.sender()).deliver(letters)
 
@@ -78,8 +82,7 @@ def test_an_owner_in_the_middle_of_a_batch_stops_at_its_next_request(world: Worl
     world.clock.at = at
     world.limit(Limit("lane:bulk", "rate", "rate", per_s=0.001, burst=2))
     world.deliver(world.sender())
-    moved = replace(world.campaign_row(), started_at=at + HOUR)
-    world.store.transact(lambda tx: tx.put(moved), tag="test")
+    move_late(world, at + HOUR)
     world.limit(Limit("lane:bulk", "rate", "rate", per_s=100, burst=100))
     assert world.plan() == [], "also of what a limit sent away"
     world.clock.at = at + HOUR
