@@ -63,10 +63,11 @@ def submit(session: Session, campaign: str, yes: bool, at: str | None, expires: 
         hint = f"It starts {moment(change.starts_at)}; a job must run then: `sendonce run`."
     elif end is not None and plan is None and change.changed and not change.note:
         hint = "It ends no more." if end == NEVER else f"It ends {moment(end)}."
-    more: dict[str, Any] = {"starts_at": utc_text_or_none(change.starts_at)}
-    if plan is not None:
-        more |= {"plan": plan.as_json(), "rehearsal": plan.rehearsal.as_json() if plan.rehearsal else None}
-    _tell(session, change, hint, more)
+    if plan is None:
+        _tell(session, change, hint)
+    else:
+        rehearsal = plan.rehearsal.as_json() if plan.rehearsal else None
+        _tell(session, change, hint, {"plan": plan.as_json(), "rehearsal": rehearsal})
 
 
 def _ask(plan: Forecast) -> None:
@@ -195,6 +196,7 @@ def _tell(session: Session, change: Change, hint: str, more: dict[str, Any] | No
                 "before": change.before,
                 "state": change.after,
                 "changed": change.changed,
+                "starts_at": utc_text_or_none(change.starts_at),
                 "note": change.note or None,
                 **(more or {}),
             }
