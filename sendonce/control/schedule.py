@@ -1,8 +1,9 @@
 """A campaign that starts later: it is `running`, and no request of it starts before its time.
 
-We hold it ourselves, never a provider: what a provider holds can be neither paused nor cancelled, and SendGrid takes no
-`send_at` of more than 72 hours ahead (https://www.twilio.com/docs/sendgrid/api-reference/mail-send). The time stands in
-the campaign's options alone, beside its end: every plan and claim reads that row, and its batches are due all along. So
+We hold it ourselves, never a provider: a pause, a cancel or a suppression no longer reaches what a provider has taken,
+and SendGrid takes no `send_at` of more than 72 hours ahead
+(https://www.twilio.com/docs/sendgrid/for-developers/sending-email/scheduling-parameters). The time stands in the
+campaign's options alone, beside its end: every plan and claim reads that row, and its batches are due all along. So
 moving it is one row. (Not in its column `started_at`: Spanner takes no time that is ahead in a column that may hold
 commit times, https://cloud.google.com/spanner/docs/commit-timestamp.)
 """
