@@ -113,6 +113,7 @@ class Campaign:
     """Control of one campaign. No counters live here: every claim reads this row, so progress must not write it.
 
     state: loading, ready, running, paused, halted, completed, cancelling, cancelled. kind: `campaign` or `stream`.
+    started_at: null, too, where the options name a start that was ahead when it was submitted (`control.schedule`).
     """
 
     campaign_id: Id

@@ -179,14 +179,22 @@ class Publisher:
             {"type": "send", "priority": priority},
         )
 
-    def start(self, campaign_id: str, seq: Optional[int] = None, *, priority: Priority = "bulk") -> Published:
+    def start(
+        self,
+        campaign_id: str,
+        seq: Optional[int] = None,
+        *,
+        at: Optional[datetime] = None,
+        priority: Priority = "bulk",
+    ) -> Published:
         """Start a loaded campaign.
 
-        seq: orders the triggers of one campaign, whatever order they arrive in: one older than the last applied is
-        ignored. priority: only the attribute, by which a filter may choose the subscription; any job does what a
-        trigger says.
+        at: when, aware, at most 366 days ahead; at once if it is past, or None. Until it has begun, another start with
+        a newer `seq` moves it. seq: orders the triggers of one campaign, whatever order they arrive in: one older than
+        the last applied is ignored. priority: only the attribute, by which a filter may choose the subscription; any
+        job does what a trigger says.
         """
-        return self._control("start", campaign_id, seq, priority)
+        return self._control("start", campaign_id, seq, priority, at)
 
     def pause(self, campaign_id: str, seq: Optional[int] = None, *, priority: Priority = "bulk") -> Published:
         """Pause a running campaign; requests in flight end first."""
@@ -230,9 +238,11 @@ class Publisher:
             if fault is None:  # what went wrong first counts
                 raise
 
-    def _control(self, kind: str, campaign_id: str, seq: Optional[int], priority: str) -> Published:
+    def _control(
+        self, kind: str, campaign_id: str, seq: Optional[int], priority: str, at: Optional[datetime] = None
+    ) -> Published:
         _check(priority in ("critical", "high", "bulk"), "priority", "must be critical, high or bulk")
-        return self._publish(control_body(kind, campaign_id, seq), {"type": kind, "priority": priority})
+        return self._publish(control_body(kind, campaign_id, seq, at), {"type": kind, "priority": priority})
 
     def _publish(self, body: bytes, attributes: dict[str, str]) -> Published:
         if self._closed:
@@ -250,14 +260,17 @@ class Publisher:
             self._unsettled.discard(published)
 
 
-def control_body(kind: str, campaign_id: str, seq: Optional[int] = None) -> bytes:
-    """The body of a start, pause, resume or cancel; InvalidTrigger. For who publishes by other means."""
+def control_body(kind: str, campaign_id: str, seq: Optional[int] = None, at: Optional[datetime] = None) -> bytes:
+    """The body of a start, pause, resume or cancel; InvalidTrigger. For who publishes otherwise. at: of a start."""
     _check(kind in ("start", "pause", "resume", "cancel"), "type", "must be start, pause, resume or cancel")
     _name("campaign_id", campaign_id, 100)
     body: dict[str, Any] = {"v": 1, "type": kind, "campaign_id": campaign_id}
     if seq is not None:
         _check(type(seq) is int and 0 <= seq <= SEQ_MAX, "seq", f"must be a whole number from 0 to {SEQ_MAX}")
         body["seq"] = seq
+    if at is not None:
+        _check(kind == "start", "at", "is for a start alone")
+        body["at"] = _moment("at", at)
     return _encoded(body)
 
 

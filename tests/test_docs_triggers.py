@@ -43,14 +43,14 @@ def test_every_trigger_is_one() -> None:
 
 
 def test_every_field_of_the_schema_is_explained() -> None:
-    fields = {*SCHEMA["$defs"]["control"]["properties"], *SCHEMA["$defs"]["send"]["properties"]}
+    fields = {*SCHEMA["$defs"]["start"]["properties"], *SCHEMA["$defs"]["send"]["properties"]}
     fields |= {*SCHEMA["$defs"]["send"]["properties"]["recipients"]["items"]["properties"]}
     assert {field for field in fields if f"`{field}`" not in PAGE} == set()
 
 
 def test_every_reason_of_a_dead_trigger_is_explained() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "sendonce" / "control").glob("*.py"))
-    reasons = set(re.findall(r'BadTrigger\(\s*"(\w+)"', code)) | {"no_guard", "no_unsubscribe", "expired"}
+    reasons = set(re.findall(r'BadTrigger\(\s*"(\w+)"', code)) | {"no_guard", "no_unsubscribe", "expired", "bad_at"}
     assert len(reasons) > 15
     assert {reason for reason in reasons if f"`{reason}`" not in PAGE} == set()
 

@@ -13,33 +13,42 @@ from sendonce.cli.output import counted, duration, err, moment, number, out, pri
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.status import silent_text
 from sendonce.control import campaigns
-from sendonce.control.campaigns import CANCELLING, READY, Change
+from sendonce.control.campaigns import CANCELLING, READY, RUNNING, Change
 from sendonce.control.expiry import NEVER, end_of, read_end, with_end
 from sendonce.control.forecast import Forecast, forecast
 from sendonce.control.guards import start_obstacle
+from sendonce.control.schedule import NOW, read_start, starts_later, with_start
 from sendonce.control.status import running_jobs
+from sendonce.moments import utc_text_or_none
 
 
 @click.command()
 @click.argument("campaign")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed in scripts, where the sender is a real one.")
+@click.option("--at", metavar="TIME", help="Start then, at most 366 days ahead: 2026-12-24T18:00+01:00.")
 @click.option("--expires", metavar="TIME", help="Send nothing from then on: 2026-12-24T18:00+01:00, or `never`.")
 @with_session
-def submit(session: Session, campaign: str, yes: bool, expires: str | None) -> None:
-    """Start a loaded CAMPAIGN: from now on every job sends it.
+def submit(session: Session, campaign: str, yes: bool, at: str | None, expires: str | None) -> None:
+    """Start a loaded CAMPAIGN: from now on, or from --at, every job sends it.
 
     Shows to how many, by which sender, from whom and until when, and what the last rehearsal found; asks first unless
     the sender is the outbox. Submitting twice is harmless. A campaign that was paused since stays paused.
+
+    Until --at nothing is sent, and a job must run then. While it has not begun, submitting again with another --at
+    moves it, and without --at and --expires starts it now. A TIME that is past means now.
 
     Whoever was not sent to before --expires gets the outcome `expired`, whatever held things up. TIME has an offset or
     a zone ("2026-12-24 18:00 Europe/Paris"); submitting again with another one changes the end.
     """
     end = read_end(expires) if expires is not None else None
+    start = read_start(at) if at is not None else NOW if end is None else None
     row = campaigns.get_campaign(session.store, campaign)
-    plan = forecast(session.store, campaign) if row.state == READY else None
+    now = session.store.read(lambda reader: reader.now())
+    begins = starts_later(row, now) is not None and start is not None and start <= now
+    plan = forecast(session.store, campaign) if row.state == READY or begins else None
     if plan is not None:
-        row = row if end is None else with_end(row, end)
-        plan = replace(plan, campaign=row)
+        row = with_start(row if end is None else with_end(row, end), start, now, moves=True)
+        plan = replace(plan, campaign=row, starts_at=start if start is not None and start > now else None)
         if obstacle := session.store.read(lambda reader: start_obstacle(reader, row)):
             raise obstacle
         if not session.as_json:
@@ -48,9 +57,11 @@ def submit(session: Session, campaign: str, yes: bool, expires: str | None) -> N
             err().print(Text(warning, "yellow"))
         if plan.real and not yes:
             _ask(plan)
-    change = campaigns.submit(session.store, campaign, session.by, expires_at=end)
+    change = campaigns.submit(session.store, campaign, session.by, at=start, expires_at=end)
     hint = change.note or "`sendonce run` sends it; `sendonce status` shows how far it is."
-    if end is not None and plan is None and change.changed:
+    if change.starts_at is not None and change.after == RUNNING:
+        hint = f"It starts {moment(change.starts_at)}; a job must run then: `sendonce run`."
+    elif end is not None and plan is None and change.changed and not change.note:
         hint = "It ends no more." if end == NEVER else f"It ends {moment(end)}."
     if plan is None:
         _tell(session, change, hint)
@@ -66,7 +77,8 @@ def _ask(plan: Forecast) -> None:
             f"{plan.campaign.campaign_id} --yes` starts it",
             "not_confirmed",
         )
-    click.confirm(f"Send to {counted(plan.recipients, 'recipient')} by {plan.sender}?", abort=True, err=True)
+    when = f" from {moment(plan.starts_at)} on" if plan.starts_at is not None else ""
+    click.confirm(f"Send to {counted(plan.recipients, 'recipient')} by {plan.sender}{when}?", abort=True, err=True)
 
 
 def _plan(plan: Forecast) -> Table:
@@ -79,7 +91,8 @@ def _plan(plan: Forecast) -> Table:
         ("sender", f"{plan.sender}{adapter}"),
         ("from", plan.campaign.from_address),
         *(("limit", text) for text in plan.limits),
-        ("takes", "not known yet" if plan.seconds is None else _at_least(plan.seconds)),
+        *((("starts", moment(plan.starts_at)),) if plan.starts_at is not None else ()),
+        ("takes", "not known yet" if plan.seconds is None else _at_least(plan.seconds, plan.starts_at)),
         *(("ends", text) for text in _end(plan)),
     ]
     if plan.guards.allowed is not None:
@@ -111,13 +124,14 @@ def _end(plan: Forecast) -> list[str]:
     end = end_of(plan.campaign)
     if end is None:
         return []
-    late = plan.seconds is not None and datetime.now(UTC) + timedelta(seconds=plan.seconds) > end
+    start = plan.starts_at or datetime.now(UTC)
+    late = plan.seconds is not None and start + timedelta(seconds=plan.seconds) > end
     return [f"{moment(end)}{', before everybody can be sent to: the rest gets `expired`' if late else ''}"]
 
 
-def _at_least(seconds: float) -> str:
-    ends = datetime.now(UTC) + timedelta(seconds=seconds)
-    return f"{duration(seconds)} or more, until {ends:%Y-%m-%d %H:%M} UTC if it starts now"
+def _at_least(seconds: float, start: datetime | None) -> str:
+    ends = (start or datetime.now(UTC)) + timedelta(seconds=seconds)
+    return f"{duration(seconds)} or more, until {ends:%Y-%m-%d %H:%M} UTC{'' if start else ' if it starts now'}"
 
 
 @click.command()
@@ -139,7 +153,11 @@ def resume(session: Session, campaign: str) -> None:
     lane = campaigns.get_campaign(session.store, campaign).priority
     jobs = session.store.read(lambda reader: running_jobs(reader, lane))
     hint = "A running job goes on with it." if jobs.count else "`sendonce run` goes on with it."
-    _tell(session, change, silent_text(jobs) if jobs.silent else hint)
+    if change.starts_at is not None:
+        hint = f"It starts {moment(change.starts_at)}, as before."
+    elif jobs.silent:
+        hint = silent_text(jobs)
+    _tell(session, change, hint)
 
 
 @click.command()
@@ -178,13 +196,15 @@ def _tell(session: Session, change: Change, hint: str, more: dict[str, Any] | No
                 "before": change.before,
                 "state": change.after,
                 "changed": change.changed,
+                "starts_at": utc_text_or_none(change.starts_at),
                 "note": change.note or None,
                 **(more or {}),
             }
         )
         return
     if change.changed:
-        out().print(f"{change.campaign_id}: {change.before} → ", state_text(change.after), sep="")
+        came = "" if change.before == change.after else f"{change.before} → "
+        out().print(f"{change.campaign_id}: {came}", state_text(change.after, change.starts_at), sep="")
         if hint:
             out().print(hint, style="dim")
     else:

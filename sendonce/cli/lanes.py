@@ -22,6 +22,7 @@ from sendonce.moments import utc_text
 _WAITS = {
     "paused": "are in a paused campaign",
     "halted": "are in a halted campaign",
+    "scheduled": "wait for their campaign's start",
     "sender_halted": "wait until the sender is mended",
     "stopped": "wait until the stop ends",
     "throttled": "wait: the provider asked to slow down",

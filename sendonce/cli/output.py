@@ -25,6 +25,7 @@ KIND_STYLES: Final = {
 }
 STATE_STYLES: Final = {
     "running": "bold blue",
+    "scheduled": "blue",
     "completed": "bold green",
     "paused": "yellow",
     "halted": "bold red",
@@ -101,8 +102,10 @@ def fitting_table(
     return made, left_out
 
 
-def state_text(state: str) -> Text:
-    return Text(state, STATE_STYLES.get(state, ""))
+def state_text(state: str, starts_at: datetime | None = None) -> Text:
+    """starts_at: of a campaign that has not begun. One that only waits for its time is `scheduled` to people."""
+    word = "scheduled" if state == "running" and starts_at is not None else state
+    return Text(word, STATE_STYLES.get(word, ""))
 
 
 def kind_text(kind: str, count: int | None = None) -> Text:

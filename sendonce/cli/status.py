@@ -31,6 +31,7 @@ from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
 from sendonce.control.notices import what
 from sendonce.control.rounds import Retried
+from sendonce.control.schedule import start_of
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
 from sendonce.control.stops import Stop
@@ -53,8 +54,8 @@ def _also(status: Status, kinds: Sequence[str]) -> str:
 def list_campaigns(session: Session) -> None:
     """All campaigns, newest first, and the streams of sends: one for each template, priority and day.
 
-    Below: who was suppressed, skipped, cancelled or assumed, where anybody was, and the counts whose columns did not
-    fit beside long ids.
+    Below: when campaigns start that have not begun; who was suppressed, skipped, cancelled or assumed, where anybody
+    was; and the counts whose columns did not fit beside long ids.
     """
     statuses = all_statuses(session.store)
     if session.as_json:
@@ -67,7 +68,7 @@ def list_campaigns(session: Session) -> None:
     rows: list[tuple[str | Text, ...]] = [
         (
             status.campaign.campaign_id,
-            state_text(status.campaign.state),
+            state_text(status.campaign.state, status.starts_at),
             number(status.total),
             percent(status.percent),
             *(number(status.counts.outcomes[kind]) for kind in ("accepted", "refused", "in_doubt")),
@@ -77,7 +78,12 @@ def list_campaigns(session: Session) -> None:
     made, left_out = fitting_table(columns, rows, give_way=_GIVE_WAY, right=columns[2:])
     out().print(made)
     kinds = (*reversed(left_out), *_ALSO)
-    others = [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status, kinds))]
+    others = [
+        (status.campaign.campaign_id, f"starts {moment(starts_at)}")
+        for status in statuses
+        if (starts_at := status.starts_at) is not None
+    ]
+    others += [(status.campaign.campaign_id, also) for status in statuses if (also := _also(status, kinds))]
     if others:
         out().print()
         for name, also in others:
@@ -116,7 +122,8 @@ def _only_or_running(session: Session) -> str:
     if not statuses:
         raise WrongCall("the store holds no campaign yet; `sendonce load` makes one", "unknown_campaign")
     running = [found for found in statuses if found.campaign.state in (RUNNING, CANCELLING)]
-    return (running or statuses)[0].campaign.campaign_id
+    begun = [found for found in running if found.starts_at is None]
+    return (begun or running or statuses)[0].campaign.campaign_id
 
 
 def _watch(session: Session, campaign: str, every_s: float) -> None:
@@ -145,7 +152,7 @@ def _watch(session: Session, campaign: str, every_s: float) -> None:
 def status_view(found: Status) -> RenderableType:
     """A campaign on one screen, 80 columns wide."""
     campaign, outcomes = found.campaign, found.counts.outcomes
-    head = Text.assemble((campaign.campaign_id, "bold"), "  ", state_text(campaign.state))
+    head = Text.assemble((campaign.campaign_id, "bold"), "  ", state_text(campaign.state, found.starts_at))
     if campaign.state_reason:
         head.append(f"  {campaign.state_reason}", "dim")
     parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
@@ -185,11 +192,14 @@ def _pace(found: Status) -> Text:
         pieces.append(f"{duration(found.eta_s)} left")
     if found.campaign.finished_at:
         pieces.append(f"ended {moment(found.campaign.finished_at)}")
-    elif found.campaign.started_at:
-        pieces.append(f"started {moment(found.campaign.started_at)}")
+    elif found.starts_at:
+        pieces.append(f"starts {moment(found.starts_at)}, in {duration(found.starts_in_s)}")
+    elif (start := start_of(found.campaign)) is not None:
+        pieces.append(f"started {moment(start)}")
     if not found.campaign.finished_at and (end := end_of(found.campaign)) is not None:
         pieces.append(f"expires {moment(end)}")
-    pieces.append(f"active {duration(found.active_s)}")
+    if not found.starts_at:
+        pieces.append(f"active {duration(found.active_s)}")
     return Text(" · ".join(pieces), "dim")
 
 
@@ -261,6 +271,8 @@ def _hints(found: Status) -> list[str]:
         hints.append(f"{counted(again, 'refused recipient')} may do better now: `sendonce retry {name} --failed`")
     if found.campaign.state == "ready":
         hints.append(f"Not started: `sendonce submit {name}`")
+    if found.starts_at is not None and found.campaign.state == RUNNING:
+        hints.append(f"`sendonce submit {name} --at TIME` moves its start, without --at it starts now")
     if found.campaign.state == "halted" and found.campaign.state_reason == "template_fault":
         hints.append(
             "No letter can be made from the template that it was loaded with, so going on halts it again: "
@@ -276,7 +288,9 @@ def _hints(found: Status) -> list[str]:
     moves = found.campaign.state in (RUNNING, CANCELLING) and not (stream and found.counts.unsettled == 0)
     if stream and found.campaign.state not in ENDED:
         hints.append(f"Takes sends until {moment(day_ends(found.campaign))}, then ends by itself")
-    if moves and not found.jobs.count:
+    if moves and found.starts_at is not None and not found.jobs.count:
+        hints.append(f"A job of the lane {found.campaign.priority} must run then: `sendonce run`")
+    elif moves and not found.jobs.count:
         hints.append(f"No job of the lane {found.campaign.priority} is running: `sendonce run`")
     elif moves and found.jobs.silent:
         hints.append(silent_text(found.jobs))

@@ -19,6 +19,7 @@ from sendonce.cli.output import duration, err, kind_text, moment, number, percen
 from sendonce.cli.senders import health_text
 from sendonce.control.campaigns import CANCELLING, RUNNING
 from sendonce.control.progress import Counts, estimate, quick_count
+from sendonce.control.schedule import starts_later
 from sendonce.control.sender_health import unwell_senders
 from sendonce.stores.base import Reader, Store, StoreError
 
@@ -35,6 +36,7 @@ _SHOWN: Final = 8
 _WORTH_SAYING_S: Final = 0.9
 _WAITS: Final = {
     "limit": "a limit is used up",
+    "scheduled": "a campaign starts then",
     "lease": "work that another process holds, or held when it was killed",
     "doubt": "a request in doubt is asked about again",
     "retry": "what was not sent is tried again",
@@ -125,7 +127,9 @@ class Watch:
         else:
             states = (RUNNING, CANCELLING)
             rows = [row for state in states for row in reader.scan(Campaign, state, index="campaigns_by_state")]
-            running = [row.campaign_id for row in rows if not self._lanes or row.priority in self._lanes]
+            now = reader.now()
+            begun = [row for row in rows if starts_later(row, now) is None]
+            running = [row.campaign_id for row in begun if not self._lanes or row.priority in self._lanes]
             self._runs = set(running)
             over = [name for name in self._seen if name not in self._runs]
             # A line is said of what has just ended, and then no more; its bar stays while there is room.

@@ -58,6 +58,7 @@ _TRIGGERS: Final = {
     "no_from": "no address that its letters come from",
     "no_lane": "the store has no such lane",
     "expires_too_late": "its end is too far ahead",
+    "bad_at": "its start is too far ahead, or after its end",
     "not_a_stream": "a campaign has the id of its stream",
     "wrong_sender": "names another sender than its lane's",
     "unknown_campaign": "there is no such campaign",

@@ -9,6 +9,7 @@ from typing import Final
 from schemas.tables import Batch, Campaign, Progress
 from sendonce.control.campaigns import CANCELLED, CANCELLING, COMPLETED, HALTED, PAUSED, RUNNING
 from sendonce.control.progress import Counts, count, progress_of
+from sendonce.control.schedule import starts_later
 from sendonce.control.stream_names import STREAM, day_ends
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
@@ -57,8 +58,11 @@ def settle_campaign(store: Store, campaign_id: str) -> str:
 
 
 def _may_end(reader: Reader, campaign: Campaign) -> bool:
-    """Whether a look at every batch is worth it: nothing is open in the index of what is, and no send can come."""
-    if campaign.state not in _ENDS:
+    """Whether a look at every batch is worth it: it has begun, nothing is open in the index of what is, and no send can
+
+    come.
+    """
+    if campaign.state not in _ENDS or starts_later(campaign, reader.now()) is not None:
         return False
     if campaign.kind == STREAM and campaign.state != CANCELLING and reader.now() < day_ends(campaign):
         return False

@@ -5,6 +5,7 @@ an end of its own; the earlier one holds. What is in doubt at the end settles fi
 no new request.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Optional
@@ -45,34 +46,39 @@ def read_end(text: str) -> datetime:
     `never` is `NEVER`. A time without a zone is refused, and so is a local time that its zone leaves out or has twice.
     BadEnd.
     """
-    from sendonce.zones import zone_name  # loads what `status`, which only reads ends, can do without
+    if text.strip().casefold() == "never":
+        return NEVER
+    return read_time(text, lambda problem: BadEnd(f"{problem}; {_MEND}"))
+
+
+def read_time(text: str, fault: Callable[[str], ControlFault]) -> datetime:
+    """The moment, UTC, that somebody wrote, as `read_end` takes it. fault: makes what is raised of what is wrong."""
+    from sendonce.zones import zone_name  # loads what `status`, which only reads times, can do without
 
     words = text.strip()
-    if words.casefold() == "never":
-        return NEVER
     local, _, last = words.rpartition(" ")
     zone = zone_name(last) if local and not last[:1].isdigit() else None
     try:
         at = datetime.fromisoformat(local if zone else words)
     except ValueError:
-        raise BadEnd(f"{text!r} is no time; {_MEND}") from None
+        raise fault(f"{text!r} is no time") from None
     if zone is not None and at.tzinfo is None:
-        at = _in_zone(text, at, zone)
+        at = _in_zone(text, at, zone, fault)
     elif at.tzinfo is None:
-        raise BadEnd(f"{text!r} does not say in which time zone; {_MEND}")
+        raise fault(f"{text!r} does not say in which time zone")
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise BadEnd(f"{text!r} is beyond all calendars; {_MEND}") from None
+        raise fault(f"{text!r} is beyond all calendars") from None
 
 
-def _in_zone(text: str, at: datetime, zone: str) -> datetime:
+def _in_zone(text: str, at: datetime, zone: str, fault: Callable[[str], ControlFault]) -> datetime:
     first, second = at.replace(tzinfo=ZoneInfo(zone)), at.replace(tzinfo=ZoneInfo(zone), fold=1)
     if first.utcoffset() == second.utcoffset():
         return first
     back = first.astimezone(UTC).astimezone(first.tzinfo).replace(tzinfo=None)
     what = "comes twice" if back == at else "is left out"
-    raise BadEnd(f"{text!r}: this time {what} in {zone} that day, when its clocks change; write it with its offset")
+    raise fault(f"{text!r}: this time {what} in {zone} that day, when its clocks change")
 
 
 def check_end(end: datetime, now: datetime) -> None:

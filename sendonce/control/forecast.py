@@ -16,6 +16,7 @@ from sendonce.control.guards import Guards, guards_in, is_real
 from sendonce.control.last_rehearsal import LastRehearsal, last_rehearsal
 from sendonce.control.progress import count
 from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 
 
@@ -24,7 +25,7 @@ class Forecast:
     """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
     neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope; those of mailbox
     groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`.
-    rehearsal: the last one; None if there was none.
+    rehearsal: the last one; None if there was none. starts_at: None for at once.
     """
 
     campaign: Campaign
@@ -37,6 +38,7 @@ class Forecast:
     stops: list[Stop]
     seconds: Optional[float]
     rehearsal: Optional[LastRehearsal]
+    starts_at: Optional[datetime] = None
 
     def as_json(self) -> dict[str, Any]:
         end = end_of(self.campaign)
@@ -46,6 +48,7 @@ class Forecast:
             "adapter": self.adapter,
             "from": self.campaign.from_address,
             "limits": self.limits,
+            "starts_at": utc_text_or_none(self.starts_at),
             "expires_at": None if end is None else text_of(end),
             "at_least_s": None if self.seconds is None else round(self.seconds, 1),
         }

@@ -14,6 +14,7 @@ from schemas.ids import SHARDS
 from schemas.outcomes import KINDS, REASON_OF
 from schemas.tables import Batch, Campaign, OutboundMessage, Progress
 from sendonce.control.campaigns import RUNNING
+from sendonce.control.schedule import start_of
 from sendonce.control.stream_names import STREAM
 from sendonce.stores.base import ANY_SHARD, Any_, Reader, Store, Tx
 
@@ -143,9 +144,10 @@ def active_seconds(campaign: Campaign, before: Optional[Progress], now: datetime
 
     before: the last aggregation. Between it and the last change of state the campaign ran if it does not run now.
     """
-    if campaign.started_at is None:
+    start = start_of(campaign)
+    if start is None:
         return 0.0
-    since = before.at if before else campaign.started_at
+    since = max(before.at, start) if before else start
     until = now
     if campaign.state == RUNNING:
         since = max(since, campaign.changed_at)

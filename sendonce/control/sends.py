@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Optional
 
 from schemas.ids import key_hash
@@ -16,9 +16,8 @@ from sendonce.control.finals import NO_ADDRESS, NO_VARIABLES
 from sendonce.control.row_checks import Candidate, RowChecks
 from sendonce.control.strict_json import canonical
 from sendonce.control.trigger_faults import BadTrigger
+from sendonce.control.trigger_times import moment_in
 
-# RFC 3339, section 5.6. A time without an offset is nobody's in particular.
-_RFC3339: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -73,26 +72,11 @@ def read_send(value: dict[str, Any], published_at: Optional[datetime] = None) ->
         template=value["template"],
         priority=value["priority"],
         sender=value.get("sender"),
-        expires_at=_moment(value["expires_at"]) if "expires_at" in value else None,
+        expires_at=moment_in("expires_at", value["expires_at"]) if "expires_at" in value else None,
         recipients=recipients,
         warnings=warnings,
         published_at=published_at,
     )
-
-
-def _moment(text: str) -> datetime:
-    found = _RFC3339.fullmatch(text)
-    try:
-        if found is None:
-            raise ValueError
-        day, time, fraction, offset = found.groups()
-        micros = (fraction or ".")[1:7].ljust(6, "0")
-        offset = "+00:00" if offset in "Zz" else offset
-        return datetime.fromisoformat(f"{day}T{time}.{micros}{offset}").astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise BadTrigger(
-            "invalid", "expires_at: must be a time with its offset, like 2026-01-15T09:00:00Z (RFC 3339)"
-        ) from None
 
 
 def _recipients(raw: list[dict[str, Any]]) -> tuple[list[To], Counter[str]]:

@@ -13,6 +13,7 @@ from sendonce.control.jobs import BEATS_S, seen_jobs
 from sendonce.control.notices import late_notices
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate, quick_count
 from sendonce.control.rounds import Retried, retried
+from sendonce.control.schedule import start_of, starts_later
 from sendonce.control.sender_health import SenderHealth, sender_health
 from sendonce.control.stops import Stop, sender_of, stops_of
 from sendonce.control.stream_names import STREAM
@@ -61,6 +62,15 @@ class Status:
     late_notices: Optional[list[str]]
     retries: Optional[Retried] = None
 
+    @property
+    def starts_at(self) -> Optional[datetime]:
+        """When it starts, if it was submitted and has not begun."""
+        return starts_later(self.campaign, self.at)
+
+    @property
+    def starts_in_s(self) -> Optional[float]:
+        return (self.starts_at - self.at).total_seconds() if self.starts_at is not None else None
+
     def as_json(self) -> dict[str, Any]:
         """The seed metrics under their names, and the rest. Plain JSON values; unknown is null, never NaN."""
         outcomes, batches = self.counts.outcomes, self.counts.batches
@@ -101,7 +111,8 @@ class Status:
             "jobs": self.jobs.count,
             "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
             "created_at": utc_text_or_none(self.campaign.created_at),
-            "started_at": utc_text_or_none(self.campaign.started_at),
+            "started_at": utc_text_or_none(start_of(self.campaign)),
+            "starts_in_s": None if self.starts_in_s is None else round(self.starts_in_s, 3),
             "finished_at": utc_text_or_none(self.campaign.finished_at),
             "expires_at": utc_text_or_none(end_of(self.campaign)),
         }

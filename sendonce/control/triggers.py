@@ -11,14 +11,16 @@ from typing import Any, Final, Optional
 
 import jsonschema
 
-from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, pause, resume, submit
+from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, pause, resume, start
 from sendonce.control.early_cancels import keep_early_cancel
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import NotReady
+from sendonce.control.schedule import BadStart
 from sendonce.control.sends import Send, read_send
 from sendonce.control.streams import take_sends
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.control.trigger_faults import BadTrigger
+from sendonce.control.trigger_times import moment_in
 from sendonce.stores.base import AlreadyExists, Store, StoreError, ValueRefused
 from sendonce.stores.opening import store_key
 
@@ -35,15 +37,15 @@ MOST_TRIES: Final = 5
 
 @dataclass(frozen=True)
 class Trigger:
-    """A valid control trigger. `seq` None: it carries no order."""
+    """A valid control trigger. `seq` None: it carries no order. at: of a start, when (UTC); None: at once."""
 
     kind: str
     campaign_id: str
     seq: int | None
+    at: Optional[datetime] = None
 
 
 _ACTIONS: Final[dict[str, Callable[..., Change]]] = {
-    "start": submit,
     "pause": pause,
     "resume": resume,
     "cancel": begin_cancel,
@@ -92,16 +94,18 @@ def _checked(value: Any, published_at: Optional[datetime]) -> Trigger | Send:
     # In JSON Schema 1.0 and true compare like 1; a version is the integer 1 and nothing else.
     if type(version) is not int or version != 1:
         raise BadTrigger("unknown_version", "the field v must be 1; this release knows no other version")
-    if kind not in (*_ACTIONS, "send"):
+    if kind not in ("start", *_ACTIONS, "send"):
         raise BadTrigger("unknown_type", "the field type must be start, pause, resume, cancel or send")
-    fault = jsonschema.exceptions.best_match(_validator("send" if kind == "send" else "control").iter_errors(value))
+    shape = kind if kind in ("start", "send") else "control"
+    fault = jsonschema.exceptions.best_match(_validator(shape).iter_errors(value))
     if fault is not None:
         raise BadTrigger("invalid", f"{_place(fault)}: {_rule(fault)}")
     if kind == "send":
         return read_send(value, published_at)
     if type(value.get("seq", 0)) is not int:
         raise BadTrigger("invalid", "seq: must be a whole number, written without a fraction")
-    return Trigger(kind, value["campaign_id"], value.get("seq"))
+    at = moment_in("at", value["at"]) if "at" in value else None
+    return Trigger(kind, value["campaign_id"], value.get("seq"), at)
 
 
 def read_or_bad(body: bytes, published_at: Optional[datetime] = None) -> Trigger | Send | BadTrigger:
@@ -236,7 +240,7 @@ def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
     What comes after a campaign has ended, or after its cancel, changes nothing: that is a late message and no fault of
     whoever sent it, though the same call of a person is refused. A cancel before its campaign is kept, with the states
     "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`,
-    `expired`; for a send those of `streams.take_sends`.
+    `expired`, `bad_at`; for a send those of `streams.take_sends`.
     """
     if isinstance(trigger, Send):
         found = _take_one(store, store_key(store), trigger, by)
@@ -244,6 +248,8 @@ def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
             raise found
         return found
     try:
+        if trigger.kind == "start":
+            return start(store, trigger.campaign_id, by, seq=trigger.seq, at=trigger.at)
         return _ACTIONS[trigger.kind](store, trigger.campaign_id, by, seq=trigger.seq)
     except UnknownCampaign as fault:
         if trigger.kind != "cancel":
@@ -253,7 +259,7 @@ def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
         if fault.state in ENDED or fault.state == CANCELLING:
             return Change(trigger.campaign_id, fault.state, fault.state, False, f"too late: it is {fault.state}")
         raise BadTrigger("wrong_state", str(fault), trigger.campaign_id) from None
-    except NotReady as fault:
+    except (NotReady, BadStart) as fault:
         raise BadTrigger(fault.reason, str(fault), trigger.campaign_id) from None
 
 

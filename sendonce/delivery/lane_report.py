@@ -43,8 +43,9 @@ class LimitUse:
 class Waiting:
     """Recipients that wait for one thing.
 
-    reason: `limit`, the kind of a `Stop`, `paused`, `halted` (their campaign), or what their batch was sent away for
-    (`retry`, …). what: the scope that decides; for a limit, its text. until: None when it does not end by itself.
+    reason: `limit`, the kind of a `Stop`, `paused`, `halted`, `scheduled` (their campaign), or what their batch was
+    sent away for (`retry`, …). what: the scope that decides; for a limit, its text. until: None when it does not end by
+    itself.
     """
 
     reason: str

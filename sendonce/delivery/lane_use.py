@@ -20,6 +20,7 @@ from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
 from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
 from sendonce.control.progress import LARGE
+from sendonce.control.schedule import starts_later
 from sendonce.control.stops import Stop, stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches
@@ -143,6 +144,8 @@ def _waits(
     everybody = sum(group["n_open"] for group in idle)
     if campaign.state != RUNNING:
         return [Waiting(campaign.state, everybody)]
+    if (start := starts_later(campaign, now)) is not None:
+        return [Waiting("scheduled", everybody, until=start)]
     if lane.stops:
         first = lane.stops[0]
         return [Waiting(first.kind, everybody, first.what, "", first.until)]

@@ -8,6 +8,7 @@ from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign, Limit
 from sendonce.config.stored import limit_text
 from sendonce.control.expiry import is_over
+from sendonce.control.schedule import starts_later
 from sendonce.control.stops import Stop, stops_of
 from sendonce.delivery import batches, limits
 from sendonce.delivery.group_line import GroupLine
@@ -24,7 +25,8 @@ class Left:
     due_at: when the first of their batches is worth a look; None when nothing moves by itself. waits_for: why work does
     not move by itself: `held`, `in_doubt`, `paused`, `halted` (the campaign), `sender_halted`, `stopped`, each once.
     due_for: what the work at due_at waits for: `limit`, `lease` (of an owner that may be gone), `doubt`, `retry`,
-    `throttled`, `breaker_open`. full_limits: limits that pass nothing now, as people wrote them.
+    `throttled`, `breaker_open`, `scheduled` (its campaign's start). full_limits: limits that pass nothing now, as
+    people wrote them.
     """
 
     unfinished: int
@@ -107,6 +109,9 @@ def _moments(
     if campaign.state in ("paused", "halted"):
         if pending or queued:
             waits.add(campaign.state)
+    elif (start := starts_later(campaign, now)) is not None and (not stops or stops[0].until is not None):
+        if pending or queued:
+            due.append((max([start, *(stop.until for stop in stops if stop.until is not None)]), "scheduled"))
     elif stops and (pending or queued):
         if stops[0].until is None:
             waits.add(stops[0].kind)

@@ -9,6 +9,7 @@ from itertools import chain, groupby
 
 from schemas.elements import Reference
 from schemas.tables import Batch, Campaign, Progress
+from sendonce.control.schedule import starts_later
 from sendonce.control.stops import stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches
@@ -53,9 +54,10 @@ def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = 
     """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
 
     Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
-    Doubts that may be settled by asking again come before new work. A lane that is stopped, halted, throttled or out of
-    permits is left alone. Batches of which only a mailbox group's share is left are planned as far as its limits will
-    pass them; the others get a place in its line, as a later due time. fair: what campaigns got at earlier plans.
+    Doubts that may be settled by asking again come before new work. A campaign that has not begun is left alone, and
+    so is a lane that is stopped, halted, throttled or out of permits. Batches of which only a mailbox group's share is
+    left are planned as far as its limits will pass them; the others get a place in its line, as a later due time. fair:
+    what campaigns got at earlier plans.
     """
     chosen = store.read(lambda reader: _choose(reader, terms, window, fair or FairShare()))
     references: list[Reference] = []
@@ -91,7 +93,9 @@ def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chos
     if window <= 0:
         return chosen
     campaigns = lane_campaigns(reader, terms.lane)
-    running = [campaign for campaign in campaigns if campaign.state == "running"]
+    running = [
+        campaign for campaign in campaigns if campaign.state == "running" and starts_later(campaign, now) is None
+    ]
     doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
     line = GroupLine(reader, terms, now)
     due = {campaign.campaign_id: _due(reader, campaign, now, window) for campaign in running}

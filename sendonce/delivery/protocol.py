@@ -9,7 +9,8 @@
     reclaim      in doubt, my plan_no                -> sending           token + 1, the same intent, a new permit
     advance      sending, my token                   -> sending           outcomes, next intent and permit, new lease
                                                      -> done              nothing is open
-                                                     -> pending | queued  paused, blocked, no permit, handed back
+                                                     -> pending | queued  paused, not begun, blocked, no permit,
+                                                                          handed back
                                                      -> in doubt          the verdict is unknown
     release      queued, my plan_no                  -> pending           a held batch whose owner must stop
     expire       sending, lease over (store time)    -> in doubt          token + 1: the old owner is fenced
@@ -46,6 +47,7 @@ from schemas.tables import (
 from sendonce.config.stored import applied_revision
 from sendonce.control.expiry import is_over
 from sendonce.control.rounds import RETRY, opened_reason
+from sendonce.control.schedule import starts_later
 from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
@@ -399,6 +401,8 @@ def _proceed(
         return end(batches.finished(mine, now), "done")
     if campaign.state != "running":
         return end(batches.waiting(mine, now, campaign.state), campaign.state)
+    if (start := starts_later(campaign, now)) is not None:  # planned before somebody moved the start
+        return end(batches.waiting(mine, now, None), "scheduled", start)
     blocked = _blocked(tx, terms, now, sender)
     if blocked is not None:
         return end(batches.waiting(mine, blocked.until, blocked.scope), blocked.scope, blocked.until)

@@ -15,6 +15,7 @@ from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
 from sendonce.control.dead_letters import sweep_dead_letters
 from sendonce.control.progress import aggregate_progress
+from sendonce.control.schedule import starts_later
 from sendonce.control.stream_names import STREAM
 from sendonce.control.stream_progress import StreamSums
 from sendonce.control.streams import KEYS_PURGED_AT_ONCE, purge_keys
@@ -119,7 +120,7 @@ def _sweep(
     now = store.read(lambda reader: reader.now())
     if campaign.kind == STREAM:
         watch.sums.look(store, campaign, now)
-    else:
+    elif starts_later(campaign, now) is None:  # before it begins nothing changes, perhaps for weeks
         aggregate_progress(store, campaign_id, now)
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
     return Swept(expired, settled, cancelled, int(ended), too_late)

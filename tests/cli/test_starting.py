@@ -48,6 +48,7 @@ def test_submit_tells_limits_and_the_earliest_end(sendonce: Call, real: Store) -
         "adapter": "sendgrid",
         "from": "Shop <news@shop.example>",
         "limits": ["sender mail: 100/hour", "sender mail: 10/s, burst 10"],
+        "starts_at": None,
         "expires_at": None,
         "at_least_s": 7200.0,
     }

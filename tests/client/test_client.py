@@ -22,7 +22,7 @@ from google.api_core import exceptions as google
 
 from sendonce import client
 from sendonce.client import BODY_BYTES_MAX, InvalidTrigger, NotPublished, Publisher, control_body, send_body
-from sendonce.control.triggers import BadTrigger, read_trigger
+from sendonce.control.triggers import BadTrigger, Trigger, read_trigger
 from sendonce.listen import Outcomes, OutcomeWaiter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,6 +132,24 @@ def test_an_end_is_written_as_the_schema_wants_it(expires_at: datetime) -> None:
         assert datetime.fromisoformat(body["expires_at"]) == expires_at
 
 
+@given(
+    kind=st.sampled_from(["start", "pause", "resume", "cancel"]),
+    at=st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45)), None])),
+)
+def test_a_time_is_for_a_start_alone_and_written_as_a_job_reads_it(kind: str, at: datetime) -> None:
+    def make() -> bytes:
+        return control_body(kind, "spring", 7, at)
+
+    if kind != "start" or at.tzinfo is None:
+        with pytest.raises(InvalidTrigger, match=r"^at: (is for a start alone|must be a datetime with a time zone)$"):
+            make()
+    elif 2 < at.year < 9998:
+        read = read_trigger(make())
+        assert is_valid(make())
+        assert isinstance(read, Trigger)
+        assert (read.seq, read.at) == (7, at)
+
+
 def as_json(value: Any) -> bytes:
     """The body of somebody who checks nothing."""
     return json.dumps(value).encode()
@@ -234,6 +252,14 @@ def test_type_and_priority_are_attributes_for_filters(fake: FakeClient) -> None:
 def test_each_control_trigger_has_its_method(fake: FakeClient, kind: str) -> None:
     getattr(Publisher(TOPIC), kind)("spring")
     assert json.loads(fake.sent[0][1]) == {"v": 1, "type": kind, "campaign_id": "spring"}
+
+
+def test_a_start_may_name_its_time(fake: FakeClient) -> None:
+    Publisher(TOPIC).start("spring", 7, at=datetime(2026, 12, 24, 18, tzinfo=timezone(timedelta(hours=1))))
+    found = {"v": 1, "type": "start", "campaign_id": "spring", "seq": 7, "at": "2026-12-24T17:00:00Z"}
+    assert json.loads(fake.sent[0][1]) == found
+    with pytest.raises(InvalidTrigger, match=r"^at: must be a datetime with a time zone$"):
+        Publisher(TOPIC).start("spring", at="2026-12-24T17:00:00Z")  # type: ignore[arg-type]
 
 
 def test_what_is_refused_is_not_published(fake: FakeClient) -> None:

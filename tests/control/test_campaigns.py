@@ -1,7 +1,7 @@
 import pytest
 
 from schemas.tables import Decision
-from sendonce.control.campaigns import begin_cancel, pause, resume, submit
+from sendonce.control.campaigns import begin_cancel, pause, resume, start, submit
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.stores.base import Store
 from tests.control.made import Clock, campaign_row, seal
@@ -90,7 +90,7 @@ def test_an_unknown_campaign_is_named(store: Store, action) -> None:
 
 def test_an_older_seq_than_the_last_applied_changes_nothing(store: Store) -> None:
     seal(store, "spring", [2])
-    submit(store, "spring", "trigger", seq=5)
+    start(store, "spring", "trigger", seq=5)
     pause(store, "spring", "trigger", seq=7)
 
     late = resume(store, "spring", "trigger", seq=6)
@@ -104,7 +104,7 @@ def test_an_older_seq_than_the_last_applied_changes_nothing(store: Store) -> Non
 
 def test_a_seq_counts_as_applied_even_when_nothing_had_to_change(store: Store) -> None:
     seal(store, "spring", [2], state="running")
-    submit(store, "spring", "trigger", seq=9)
+    start(store, "spring", "trigger", seq=9)
 
     assert not pause(store, "spring", "trigger", seq=8).changed
 
@@ -113,9 +113,9 @@ def test_a_cancel_before_the_start_is_kept(store: Store) -> None:
     seal(store, "spring", [2])
     begin_cancel(store, "spring", "trigger", seq=2)
 
-    assert not submit(store, "spring", "trigger", seq=1).changed
+    assert not start(store, "spring", "trigger", seq=1).changed
     with pytest.raises(WrongState):
-        submit(store, "spring", "trigger", seq=3)
+        start(store, "spring", "trigger", seq=3)
 
 
 def test_who_cancelled_is_a_decision_row_once(store: Store) -> None:

@@ -5,7 +5,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from google.cloud import pubsub_v1
 
 from pipelines import campaign
 from pipelines.private_topic import remove_topic
+from schemas.tables import Attempt
 from sendonce.cli.main import run as cli
 from sendonce.config import ConfigFault
 from tests.pipelines.pubsub import Topic, jobs, live_job, process, trigger, until
@@ -63,6 +64,22 @@ def test_triggers_from_before_and_after_its_start_are_followed(shop: Shop, topic
     assert [job.state for job in jobs(shop.store)] == ["ended"]
     assert topic.private_topics(shop.store) == []
     assert topic.is_read_up()
+
+
+def test_what_starts_later_starts_by_itself_and_not_before(shop: Shop, topic: Topic) -> None:
+    shop.campaign("later", people(4), state="ready")
+    shop.campaign("other", people(1, first=10), state="ready")
+    with live_job(shop.url, topic) as ended:
+        until(lambda: bool(jobs(shop.store)), "the job")
+        far, at = (datetime.now(UTC) + timedelta(seconds=s) for s in (3600, 2))
+        topic.publish(trigger("start", "later", seq=1, at=far.isoformat()), trigger("start", "other"))
+        is_(shop, "other", "completed")
+        is_(shop, "later", "running")
+        topic.publish(trigger("start", "later", seq=2, at=at.isoformat()))
+        is_(shop, "later", "completed")
+    attempts = shop.store.read(lambda reader: reader.scan(Attempt))
+    assert all(row.started_at >= at for row in attempts if row.campaign_id == "later")
+    assert (ended[0].applied, ended[0].bad, len(shop.letters())) == (3, 0, 5)
 
 
 def test_pause_and_resume(shop: Shop, topic: Topic) -> None:
