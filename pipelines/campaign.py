@@ -29,7 +29,7 @@ import apache_beam as beam
 
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
 from schemas.elements import PRIORITIES, DeadLetter, Tick
-from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config
+from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config, read_lanes
 from sendonce.control.faults import JobFault
 from sendonce.stores.base import StoreError
 from sendonce.stores.opening import open_store
@@ -108,11 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(ours: argparse.Namespace, beams: list[str]) -> int:
     path = config_path(ours.config, os.environ)
     config: Config = load_config(path, os.environ, store=ours.store, subscription=ours.subscription)
-    lanes = tuple(name.strip() for name in ours.lanes.split(",") if name.strip())
-    if not lanes:
-        raise ConfigFault(f"--lanes names no lane; lanes are {', '.join(PRIORITIES)}")
-    if unknown := [name for name in lanes if name not in PRIORITIES]:
-        raise ConfigFault(f"there is no lane {unknown[0]!r}; lanes are {', '.join(PRIORITIES)}")
+    lanes = read_lanes(ours.lanes)
     if config.subscription is None:
         raise ConfigFault("no subscription is named; say --subscription projects/PROJECT/subscriptions/NAME")
     if ours.runner in _HERE:
