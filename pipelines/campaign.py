@@ -23,6 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -114,7 +115,8 @@ def _main(ours: argparse.Namespace, beams: list[str]) -> int:
     if ours.runner in _HERE:
         if beams:
             raise ConfigFault(f"{beams[0]} is no option of a job on this machine; options of a runner need --runner")
-        check_environment(open_store(config.store), config)
+        with closing(open_store(config.store)) as store:
+            check_environment(store, config)
         return _run_here(config.store, config.subscription, lanes)
     from pipelines.cloud import start
 

@@ -16,11 +16,12 @@ from apache_beam.pipeline import PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-from pipelines import campaign
+from pipelines import campaign, cloud
 from pipelines.campaign import build
 from pipelines.cloud import TICK_FRESH_S, Fresh, TriggersFrom, _Message, campaign_options, cloud_ports
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.cli.main import run as cli
+from sendonce.config import Config, apply_config
 from sendonce.stores.opening import init_store
 
 SUBSCRIPTION = "projects/shop-test/subscriptions/sendonce"
@@ -158,6 +159,19 @@ def test_a_store_of_another_environment_is_refused(tmp_path, monkeypatch, capsys
     assert "the settings are for production" in capsys.readouterr().err
     assert cli(["run"]) == 2
     assert "the settings are for production" in capsys.readouterr().err
+
+
+def test_starting_opens_the_store_once_and_leaves_it_closed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    store = init_store(f"sqlite:///{tmp_path}/store.db", "test")
+    seen = []
+    close = store.close
+    monkeypatch.setattr(store, "close", lambda: (seen.append("closed"), close()))
+    monkeypatch.setattr(cloud, "open_store", lambda url: (seen.append(url), store)[1])
+    monkeypatch.setattr(beam.Pipeline, "run", lambda self: "job")
+    config = Config.model_validate({"store": "spanner://shop-test/main/sendonce", "subscription": SUBSCRIPTION})
+    apply_config(store, config, "test")
+    assert cloud.start(config, PRIORITIES, ["--runner=FnApiRunner"]) == "job"
+    assert seen == ["spanner://shop-test/main/sendonce", "closed"]
 
 
 def test_lanes_of_one_worker_group() -> None:
