@@ -20,6 +20,7 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.config import Config, ConfigFault, check_environment
 from sendonce.delivery.lanes import running_lanes
+from sendonce.moments import to_micros
 from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store
 from transforms.inspected import InspectedDoFn
@@ -71,7 +72,7 @@ def cloud_ports(subscription: str, every_s: float) -> Ports:
 
 
 class TriggersFrom(beam.PTransform):
-    """Out: `TriggerMessage`s of a subscription, with the publisher's attributes and Pub/Sub's message id.
+    """Out: `TriggerMessage`s of a subscription, with the publisher's attributes, Pub/Sub's message id and time.
 
     No timestamp attribute: one that a publisher got wrong would fail the read itself. No id label: what comes twice is
     told by the store, on every runner.
@@ -91,7 +92,8 @@ class TriggersFrom(beam.PTransform):
 class _Message(InspectedDoFn):
     def process(self, message: PubsubMessage) -> Iterator[TriggerMessage]:
         attributes = orjson.dumps(dict(message.attributes or {})).decode()
-        yield TriggerMessage(message.data, attributes, message.message_id or "")
+        published_at_us = to_micros(message.publish_time) if message.publish_time else None
+        yield TriggerMessage(message.data, attributes, message.message_id or "", published_at_us)
 
 
 class Ticks(beam.PTransform):

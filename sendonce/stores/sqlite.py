@@ -16,14 +16,13 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from sendonce.moments import from_micros, to_micros
 from sendonce.stores.base import Reader, StoreRefused, Tx
 from sendonce.stores.migrations import check_version, fact_number
 from sendonce.stores.sqlite_codec import (
     Encoded,
     codec_of,
     decode_parameter,
-    from_micros,
-    to_micros,
 )
 from sendonce.stores.sqlite_connections import Connections, Held
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import apache_beam as beam
 import pytest
@@ -22,6 +23,7 @@ from pipelines.cloud import TICK_FRESH_S, Fresh, TriggersFrom, _Message, campaig
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.cli.main import run as cli
 from sendonce.config import Config, apply_config
+from sendonce.moments import from_micros
 from sendonce.stores.opening import init_store
 
 SUBSCRIPTION = "projects/shop-test/subscriptions/sendonce"
@@ -100,14 +102,17 @@ def test_references_are_grouped_and_nothing_of_ours_is_pickled() -> None:
     assert any("/Group/" in each.unique_name for each in components.transforms.values())
 
 
-def test_a_message_keeps_its_bytes_and_attributes() -> None:
-    message = PubsubMessage(b"\xff\xfe", {"type": "start", "priority": "bulk"}, message_id="m1")
-    (made,) = _Message().process(message)
+def test_a_message_keeps_its_bytes_its_attributes_and_when_it_was_published() -> None:
+    published_at = datetime(2026, 1, 15, 9, 0, 0, 123456, tzinfo=UTC)
+    message = PubsubMessage(b"\xff\xfe", {"type": "start", "priority": "bulk"}, "m1", published_at)
+    read = PubsubMessage._from_proto_str(message._to_proto_str())  # as the runner's reader makes it
+    (made,) = _Message().process(read)
     assert (made.body, json.loads(made.attributes), made.message_id) == (
         b"\xff\xfe",
         {"type": "start", "priority": "bulk"},
         "m1",
     )
+    assert from_micros(made.published_at_us) == published_at
     (bare,) = _Message().process(PubsubMessage(b"{}", None))
     assert bare == TriggerMessage(b"{}", "{}", "")
 
