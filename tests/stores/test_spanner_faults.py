@@ -25,7 +25,7 @@ from sendonce.stores.opening import init_store, open_store
 from sendonce.times import BULK
 from tests.cli.conftest import Call, folder, sendonce  # noqa: F401  (fixtures)
 from tests.control.made import seal
-from tests.emulated import Emulator, emulator
+from tests.emulated import Emulator
 from tests.providers.proxy import AFTER, BEFORE, Proxy
 from tests.stores import workers
 from tests.stores.commits import BYTES_MAX, MUTATIONS_MAX, failing, watched
@@ -43,12 +43,6 @@ pytestmark = pytest.mark.emulator("spanner")
 CASES = Path(__file__).parents[1] / "cases"
 PATIENCE_S = 60.0
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def spanner() -> Iterator[Emulator]:
-    with emulator("spanner") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
