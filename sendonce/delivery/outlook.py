@@ -14,7 +14,8 @@ from sendonce.delivery import batches, limits
 from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import lane_campaigns, limit_waiters, open_batches
-from sendonce.delivery.protocol import DOMAIN, may_ask_again, waits_for_limit
+from sendonce.delivery.protocol.doubts import may_ask_again
+from sendonce.delivery.protocol.queueing import DOMAIN, waits_for_limit
 from sendonce.stores.base import ANY_SHARD, Reader
 
 

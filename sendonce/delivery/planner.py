@@ -16,7 +16,8 @@ from sendonce.delivery import batches
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.limits import limits_of, outlook
-from sendonce.delivery.protocol import DOMAIN, may_ask_again, plan, postpone, waits_for_limit
+from sendonce.delivery.protocol.doubts import may_ask_again
+from sendonce.delivery.protocol.queueing import DOMAIN, plan, postpone, waits_for_limit
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 

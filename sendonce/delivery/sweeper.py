@@ -19,10 +19,11 @@ from sendonce.control.schedule import starts_later
 from sendonce.control.stream_names import STREAM
 from sendonce.control.stream_progress import StreamSums
 from sendonce.control.streams import KEYS_PURGED_AT_ONCE, purge_keys
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.expiry import sweep_expired
 from sendonce.delivery.planner import lane_campaigns, open_batches
+from sendonce.delivery.protocol import doubts
 from sendonce.delivery.resolver import Policy, settle_doubt
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store
@@ -106,11 +107,11 @@ def _sweep(
     def late(reader: Reader) -> list[int]:
         now = reader.now()
         sending = open_batches(reader, campaign_id, batches.SENDING)
-        return [batch.batch_no for batch in sending if protocol.lease_is_over(batch, now)]
+        return [batch.batch_no for batch in sending if doubts.lease_is_over(batch, now)]
 
     expired = 0
     for batch_no in store.read(late):
-        work = partial(protocol.expire, campaign_id=campaign_id, batch_no=batch_no)
+        work = partial(doubts.expire, campaign_id=campaign_id, batch_no=batch_no)
         expired += store.transact(work, tag="expire") is not None
     settled = 0
     for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):

@@ -25,12 +25,12 @@ from sendonce.control.outcomes import outcomes_of, recipient_outcomes
 from sendonce.control.progress import count, quick_count
 from sendonce.control.status import all_statuses, campaign_status
 from sendonce.control.triggers import apply_triggers, read_or_bad
-from sendonce.delivery import protocol
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.halting import give_up, halt_campaign
 from sendonce.delivery.lane_use import lane_uses
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.outlook import left_to_do
+from sendonce.delivery.protocol import doubts
 from sendonce.delivery.resolver import Policy, decide
 from sendonce.delivery.sweeper import Watch, sweep_lane
 from sendonce.delivery.terms import Terms
@@ -185,7 +185,7 @@ def test_a_doubt_whose_letter_cannot_be_made_again_takes_the_next_rung(world: Wo
     (reference,) = world.plan(asking)
     after = give_up(world.store, world.key, reference, "template gone", "rows")
     assert isinstance(after, Batch)
-    assert (after.state, after.wait_reason) == ("in_doubt", protocol.PAYLOAD_CHANGED)
+    assert (after.state, after.wait_reason) == ("in_doubt", doubts.PAYLOAD_CHANGED)
     sweep(world)
     assert batch_of(world.store, "a").state == "held"
 
