@@ -32,7 +32,7 @@ import transforms.coders  # noqa: F401  (registers a coder for every element typ
 from schemas.elements import PRIORITIES, DeadLetter, Tick
 from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config, read_lanes
 from sendonce.control.faults import JobFault
-from sendonce.stores.base import StoreError
+from sendonce.stores.base import NoStore, StoreError
 from sendonce.stores.opening import open_store
 from transforms.dead_letters import DEAD, WriteDeadLetters
 from transforms.lane import ByPriority, SendLane
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, beams = parser.parse_known_args(arguments)
     try:
         return _main(ours, beams)
-    except ConfigFault as fault:
+    except (ConfigFault, NoStore) as fault:
         print(f"Error: {fault}", file=sys.stderr)
         return 2
     except (StoreError, JobFault) as fault:

@@ -37,7 +37,7 @@ def start(config: Config, lanes: Sequence[str], beam_arguments: Sequence[str]) -
     """Start the job on the runner that `beam_arguments` name; returns Beam's result, and does not wait.
 
     config: names the store and the subscription. ConfigFault for a store that other machines cannot reach, or of
-    another environment; StoreError for one that is not there or will not do.
+    another environment; NoStore for one that is not there, StoreError for one that will not do.
     """
     if not config.store.startswith("spanner://"):
         raise ConfigFault(

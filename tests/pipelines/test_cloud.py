@@ -152,7 +152,7 @@ def test_a_wrong_call_is_answered_with_its_mend(
 
 def test_a_store_that_is_not_there_is_named(tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    assert campaign.main(["--subscription", SUBSCRIPTION]) == 1
+    assert campaign.main(["--subscription", SUBSCRIPTION]) == 2
     assert "sendonce init" in capsys.readouterr().err
 
 

@@ -129,6 +129,7 @@ def test_a_store_that_is_gone_ends_both(shop: Shop, topic: Topic) -> None:
     [
         (["ConfigFault", "no such sender"], ConfigFault, "no such sender"),
         (["StoreRefused", "the disk is full"], StoreRefused, "the disk is full"),
+        (["NoStore", "there is no store"], StoreRefused, "there is no store"),
         (["JobFault", "gone"], JobFault, "gone"),
         (
             ["TypeError", "secret"],

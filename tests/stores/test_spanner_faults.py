@@ -492,7 +492,7 @@ def test_a_command_on_a_store_that_is_not_there_says_so_in_one_line(
     sendonce: Call,  # noqa: F811
 ) -> None:
     answer = sendonce("status", "spring", "--store", wrong)
-    assert answer.code == 1
+    assert answer.code == 2
     assert wrong in answer.err.replace("\n", "")
     assert said in answer.err.replace("\n", " ")
     assert "Traceback" not in answer.err
