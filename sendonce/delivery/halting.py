@@ -20,7 +20,6 @@ def halt_campaign(store: Store, reference: Reference, reason: str) -> bool:
     reference: the batch at which the fault showed; if nobody claimed it yet it goes back to the store, so that
     `resume` makes it run again at once. Nothing is refused: a fault of ours is nobody's outcome.
     """
-
     return store.transact(lambda tx: _halt(tx, tx.get(Campaign, reference.campaign_id), reference, reason), tag="halt")
 
 

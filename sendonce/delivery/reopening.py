@@ -24,6 +24,7 @@ from sendonce.control.dead_letters import OPEN, REPLAYED, dead_letter_id, settle
 from sendonce.control.worth import WORTH
 from sendonce.delivery import batches
 from sendonce.delivery.protocol import opening_again
+from sendonce.delivery.rows import names_of
 from sendonce.delivery.terms import batch_key
 from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 
@@ -189,7 +190,7 @@ class Opener:
         if not refused:
             return Opening(maybe_reached=len(spared))
         now = tx.now()
-        names = opening_again.messages_of(tx, self.key, batch, refused)
+        names = names_of(tx, self.key, batch, refused)
         run_again(tx, self.campaign_id, self.by, expires_at=self.expires_at)
         due_at = now + timedelta(seconds=rest_s)
         opening_again.reopen(tx, batch, refused, names, self.number, self.by, due_at, name)

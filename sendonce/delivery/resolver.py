@@ -32,10 +32,10 @@ class Policy:
 
 
 def settle_doubt(store: Store, key: bytes, batch: Batch, terms: Terms, policy: Policy, decision_id: str) -> str:
-    """Take the strongest rung that a batch in doubt allows now; returns what happened (empty: it stays in doubt).
+    """Take the strongest rung that a batch in doubt allows now; returns which (empty: it stays in doubt).
 
-    `accepted`, `refused`: by evidence. `held`, `assumed`, `resent`: by policy. Safe to run at several places at once:
-    the step that comes second finds the batch settled.
+    `evidence`: by proof. `hold`, `assume`, `resend`: by the lane's policy. Safe to run at several places at once: the
+    step that comes second finds the batch settled.
     """
     proof = store.read(lambda reader: evidence_of(reader, batch))
     if proof:

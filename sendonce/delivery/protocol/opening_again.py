@@ -1,22 +1,14 @@
 """Reopen: recipients who were refused are open once more."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from schemas.ids import message_id
 from schemas.ordinals import pack
 from schemas.outcomes import Outcome
-from schemas.tables import Batch, Decision, OutboundMessage, Recipient
+from schemas.tables import Batch, Decision, OutboundMessage
 from sendonce.control.rounds import RETRY, opened_reason
 from sendonce.delivery import batches
-from sendonce.stores.base import Reader, Tx
-
-
-def messages_of(reader: Reader, key: bytes, batch: Batch, ordinals: Collection[int]) -> dict[int, str]:
-    """The message ids of some recipients of a batch, by ordinal. `key` is the store's own."""
-    places = [(batch.shard, batch.campaign_id, batch.batch_no, ordinal) for ordinal in ordinals]
-    people = reader.get_many(Recipient, places)
-    return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
+from sendonce.stores.base import Tx
 
 
 def reopen(

@@ -11,9 +11,6 @@ from sendonce.delivery.protocol.doubts import may_ask_again
 from sendonce.delivery.terms import Terms, batch_key
 from sendonce.stores.base import Tx
 
-# What a batch waits for whose open recipients all have their mailboxes with one group: `domain:GROUP`, its scope.
-DOMAIN = "domain:"
-
 
 def plan(tx: Tx, terms: Terms, campaign_id: str, batch_nos: Iterable[int]) -> list[Reference]:
     """Mark batches as queued and give a reference for each that still was due; the others are left as they are."""
@@ -71,15 +68,10 @@ def release(tx: Tx, reference: Reference, due_at: datetime) -> bool:
 
 def _plannable(batch: Batch, terms: Terms, now: datetime) -> bool:
     if batch.state == batches.PENDING:
-        return batch.due_at <= now or waits_for_limit(batch)
+        return batch.due_at <= now or batches.waits_for_limit(batch)
     if batch.state == batches.QUEUED:
         return batch.visible_at is not None and batch.visible_at <= now
     if batch.state == batches.IN_DOUBT:
         unseen = batch.visible_at is None or batch.visible_at <= now
         return unseen and batch.due_at <= now and may_ask_again(batch, terms, now)
     return False
-
-
-def waits_for_limit(batch: Batch) -> bool:
-    """Whether a limit sent a batch away: its due time is what the limit said then, and may come earlier since."""
-    return batch.wait_reason == "limit" or (batch.wait_reason or "").startswith(DOMAIN)
