@@ -23,15 +23,16 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import apache_beam as beam
 
 import transforms.coders  # noqa: F401  (registers a coder for every element type)
 from schemas.elements import PRIORITIES, DeadLetter, Tick
-from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config
+from sendonce.config import Config, ConfigFault, check_environment, config_path, load_config, read_lanes
 from sendonce.control.faults import JobFault
-from sendonce.stores.base import StoreError
+from sendonce.stores.base import NoStore, StoreError
 from sendonce.stores.opening import open_store
 from transforms.dead_letters import DEAD, WriteDeadLetters
 from transforms.lane import ByPriority, SendLane
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, beams = parser.parse_known_args(arguments)
     try:
         return _main(ours, beams)
-    except ConfigFault as fault:
+    except (ConfigFault, NoStore) as fault:
         print(f"Error: {fault}", file=sys.stderr)
         return 2
     except (StoreError, JobFault) as fault:
@@ -108,17 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(ours: argparse.Namespace, beams: list[str]) -> int:
     path = config_path(ours.config, os.environ)
     config: Config = load_config(path, os.environ, store=ours.store, subscription=ours.subscription)
-    lanes = tuple(name.strip() for name in ours.lanes.split(",") if name.strip())
-    if not lanes:
-        raise ConfigFault(f"--lanes names no lane; lanes are {', '.join(PRIORITIES)}")
-    if unknown := [name for name in lanes if name not in PRIORITIES]:
-        raise ConfigFault(f"there is no lane {unknown[0]!r}; lanes are {', '.join(PRIORITIES)}")
+    lanes = read_lanes(ours.lanes)
     if config.subscription is None:
         raise ConfigFault("no subscription is named; say --subscription projects/PROJECT/subscriptions/NAME")
     if ours.runner in _HERE:
         if beams:
             raise ConfigFault(f"{beams[0]} is no option of a job on this machine; options of a runner need --runner")
-        check_environment(open_store(config.store), config)
+        with closing(open_store(config.store)) as store:
+            check_environment(store, config)
         return _run_here(config.store, config.subscription, lanes)
     from pipelines.cloud import start
 

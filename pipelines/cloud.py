@@ -6,6 +6,7 @@ committed, and applying a trigger is part of that stage: a trigger is in the sto
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import apache_beam as beam
@@ -19,6 +20,8 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.config import Config, ConfigFault, check_environment
 from sendonce.delivery.lanes import running_lanes
+from sendonce.moments import to_micros
+from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store
 from transforms.inspected import InspectedDoFn
 from transforms.worker import WorkerSpec
@@ -34,17 +37,19 @@ def start(config: Config, lanes: Sequence[str], beam_arguments: Sequence[str]) -
     """Start the job on the runner that `beam_arguments` name; returns Beam's result, and does not wait.
 
     config: names the store and the subscription. ConfigFault for a store that other machines cannot reach, or of
-    another environment; StoreError for one that is not there or will not do.
+    another environment; NoStore for one that is not there, StoreError for one that will not do.
     """
     if not config.store.startswith("spanner://"):
         raise ConfigFault(
             "workers of the cloud cannot reach a store in a file of this machine; "
             "make one in Spanner: `sendonce init --store spanner://PROJECT/INSTANCE/DATABASE`"
         )
-    check_environment(open_store(config.store), config)
+    with closing(open_store(config.store)) as store:
+        check_environment(store, config)
+        every_s = tick_s(store, lanes)
     options = PipelineOptions(list(beam_arguments), streaming=True)
     pipeline = beam.Pipeline(runner=options.view_as(StandardOptions).runner, options=options)
-    ports = cloud_ports(str(config.subscription), tick_s(config.store, lanes))
+    ports = cloud_ports(str(config.subscription), every_s)
     build(pipeline, campaign_options(config.store, lanes, options), ports)
     return pipeline.run()
 
@@ -56,13 +61,9 @@ def campaign_options(store_url: str, lanes: Sequence[str], options: PipelineOpti
     return CampaignOptions(spec, parcel=PARCEL, parcel_wait_s=PARCEL_WAIT_S)
 
 
-def tick_s(store_url: str, lanes: Sequence[str]) -> float:
+def tick_s(store: Store, lanes: Sequence[str]) -> float:
     """Seconds between two ticks: those of the lane that looks for work most often."""
-    store = open_store(store_url)
-    try:
-        return min(lane.terms.times.tick_s for lane in running_lanes(store, tuple(lanes), {}).values())
-    finally:
-        store.close()
+    return min(lane.terms.times.tick_s for lane in running_lanes(store, tuple(lanes), {}).values())
 
 
 def cloud_ports(subscription: str, every_s: float) -> Ports:
@@ -71,7 +72,7 @@ def cloud_ports(subscription: str, every_s: float) -> Ports:
 
 
 class TriggersFrom(beam.PTransform):
-    """Out: `TriggerMessage`s of a subscription, with the publisher's attributes and Pub/Sub's message id.
+    """Out: `TriggerMessage`s of a subscription, with the publisher's attributes, Pub/Sub's message id and time.
 
     No timestamp attribute: one that a publisher got wrong would fail the read itself. No id label: what comes twice is
     told by the store, on every runner.
@@ -91,7 +92,8 @@ class TriggersFrom(beam.PTransform):
 class _Message(InspectedDoFn):
     def process(self, message: PubsubMessage) -> Iterator[TriggerMessage]:
         attributes = orjson.dumps(dict(message.attributes or {})).decode()
-        yield TriggerMessage(message.data, attributes, message.message_id or "")
+        published_at_us = to_micros(message.publish_time) if message.publish_time else None
+        yield TriggerMessage(message.data, attributes, message.message_id or "", published_at_us)
 
 
 class Ticks(beam.PTransform):

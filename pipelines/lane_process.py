@@ -26,13 +26,15 @@ from pipelines.private_topic import tick_topic
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.failpoints import VARIABLE
-from sendonce.stores.base import StoreRefused
+from sendonce.stores.base import NoStore, StoreRefused
 from transforms.worker import WorkerSpec
 
 _log = logging.getLogger(__name__)
 
 # What the process may report as final, by name: a person must mend it, and the whole job ends with it.
 FINAL_FAULTS = {kind.__name__: kind for kind in (ConfigFault, JobFault, StoreRefused)}
+# The job had opened it before: nobody named a wrong store.
+FINAL_FAULTS[NoStore.__name__] = StoreRefused
 # How soon it is started again after its end, twice as late each time that it did not live long.
 AGAIN_S = 1.0
 AGAIN_MOST_S = 30.0

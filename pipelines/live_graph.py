@@ -25,7 +25,7 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from pipelines.private_topic import FINAL, PrivateTopic, Waker, tick_of, tick_topic
 from schemas.elements import Reference, Tick, TriggerMessage
 from sendonce.config import ConfigFault
-from sendonce.delivery import protocol
+from sendonce.delivery.protocol import queueing
 from sendonce.stores.base import StoreUnavailable, Tx
 from transforms.inspected import InspectedDoFn
 from transforms.plan import sweep
@@ -230,4 +230,4 @@ class _Tick(InspectedDoFn):
 
 
 def _release(tx: Tx, reference: Reference) -> bool:
-    return protocol.release(tx, reference, tx.now())
+    return queueing.release(tx, reference, tx.now())

@@ -26,7 +26,7 @@ from sendonce.config import ConfigFault
 from sendonce.control.jobs import JobRow, new_job_id
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
-from sendonce.delivery.sweeper import Watch, sweep_lane
+from sendonce.delivery.sweeper import SweepMemory, sweep_lane
 from sendonce.stores.base import StoreError, StoreUnavailable
 from transforms.worker import TriggerResult, Worker, WorkerSpec, worker_for
 
@@ -146,8 +146,8 @@ class _Job:
         self.row.beat("running")
         lanes = self._worker.lanes()
         for lane in lanes.values():
-            watch = self._worker.watches.setdefault(lane.terms.lane, Watch())
-            sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16), watch)
+            memory = self._worker.sweep_memories.setdefault(lane.terms.lane, SweepMemory())
+            sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16), memory)
         return self._worker.store.read(lambda reader: left_to_do(reader, list(lanes.values())))
 
     def sleep_s(self, left: Left) -> float:

@@ -19,11 +19,15 @@ class Tick:
 
 @dataclass(frozen=True)
 class TriggerMessage:
-    """A trigger as it was received: body bytes and the publisher's attributes as JSON text."""
+    """A trigger as it was received: body bytes and the publisher's attributes as JSON text.
+
+    published_at_us: Unix microseconds when it was published; None where that is not known, as of a line in a file.
+    """
 
     body: bytes
     attributes: str
     message_id: str
+    published_at_us: Optional[int] = None
 
 
 @dataclass(frozen=True)

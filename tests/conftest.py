@@ -5,10 +5,13 @@ import logging
 import os
 import re
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tests.emulated import Emulator
 
 IN_CI = bool(os.environ.get("CI"))
 
@@ -19,6 +22,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN
 
 # Every person in a test lives at *.example; a test that logs one of their addresses has found a leak.
 _ADDRESS = re.compile(r"[^\s@<>\"']+@(?:[\w-]+\.)+example\b", re.IGNORECASE)
+# By which variable a client finds each emulator.
+_VARIABLES = {"pubsub": "PUBSUB_EMULATOR_HOST", "spanner": "SPANNER_EMULATOR_HOST"}
 _OUR_LOGGERS = ("sendonce", "pipelines", "transforms", "schemas")
 
 
@@ -31,18 +36,21 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "toolchain(name): skip where an example's tool or its libraries are missing (`gcloud`, `node`, `go`)"
     )
     config.addinivalue_line(
-        "markers", "emulator(name, ...): skip where the gcloud SDK has no such emulator (`spanner`, `pubsub`)"
+        "markers",
+        "emulator(name, ...): for tests that start their own (`spanner`, `pubsub`): skip where the gcloud SDK has none",
     )
 
 
 def _missing(item: pytest.Item) -> list[str]:
     """The modules, emulators and toolchains that a test's markers name and that are not there."""
     named = [module for marker in item.iter_markers("needs") for module in marker.args]
-    emulators = [name for marker in item.iter_markers("emulator") for name in marker.args]
+    fixtures = getattr(item, "fixturenames", [])
+    emulators = {name for marker in item.iter_markers("emulator") for name in marker.args}
+    emulators.update(name for name in _VARIABLES if name in fixtures)
     toolchains = [name for marker in item.iter_markers("toolchain") for name in marker.args]
     return [
         *(module for module in named if not _is_there(module)),
-        *filter(None, map(_no_emulator, emulators)),
+        *filter(None, map(_no_emulator, sorted(emulators))),
         *filter(None, map(_no_toolchain, toolchains)),
     ]
 
@@ -101,6 +109,26 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No SENDONCE_* setting of the person who runs the tests reaches them."""
     for name in [name for name in os.environ if name.startswith("SENDONCE_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def pubsub() -> Iterator["Emulator"]:
+    """A Pub/Sub emulator for the tests of a module, whose clients find it; where there is none they are skipped."""
+    yield from _started("pubsub")
+
+
+@pytest.fixture(scope="module")
+def spanner() -> Iterator["Emulator"]:
+    """A Spanner emulator for the tests of a module, whose clients find it; where there is none they are skipped."""
+    yield from _started("spanner")
+
+
+def _started(name: str) -> Iterator["Emulator"]:
+    from tests import emulated
+
+    with emulated.emulator(name) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_VARIABLES[name], running.address)
+        yield running
 
 
 class _Watch(logging.Handler):

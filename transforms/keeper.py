@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from schemas.elements import Reference
-from sendonce.delivery.protocol import keep
+from sendonce.delivery.protocol.queueing import keep
 from sendonce.stores.base import Store, StoreError
 
 # Of a visibility time: when a reference that is still held is extended.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import orjson
 
 from schemas.tables import Notice
-from sendonce.control.notices import claim_notices, drop_old_notices, forget_notices, hand_back_notices, what
+from sendonce.control.notices import claim_notices, drop_old_notices, forget_notices, hand_back_notices, notices_text
 from sendonce.control.topics import AT_ONCE, Answer, TopicClient
 from sendonce.failpoints import failpoint
 from sendonce.stores.base import Store, StoreError
@@ -141,7 +141,7 @@ class NoticePublisher:
 
     def _wait(self, kind: str, problem: str) -> None:
         if self.problems.get(kind) != problem:
-            _log.warning("%s wait: %s", what(kind), problem)
+            _log.warning("%s wait: %s", notices_text(kind), problem)
         first, most = AGAIN_S
         pause_s = min(most, 2 * self._pause_s[kind]) if kind in self._pause_s else first
         self.problems[kind] = problem
@@ -151,7 +151,7 @@ class NoticePublisher:
     def _go_on(self, kind: str) -> None:
         if self.problems.pop(kind, None):
             del self._pause_s[kind]
-            _log.warning("%s are published again", what(kind))
+            _log.warning("%s are published again", notices_text(kind))
 
 
 def _message(notice: Notice) -> tuple[bytes, Mapping[str, str]]:

@@ -10,7 +10,7 @@ from schemas.elements import Reference, Tick
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import plan_lane
-from sendonce.delivery.sweeper import Swept, Watch, sweep_lane
+from sendonce.delivery.sweeper import SweepMemory, Swept, sweep_lane
 from sendonce.failpoints import failpoint
 from sendonce.stores.turns import urgent
 from transforms.inspected import InspectedDoFn
@@ -91,8 +91,8 @@ class _PlanWork(InspectedDoFn):
 def sweep(worker: Worker, lane: RunningLane) -> Swept:
     """Do what a lane needs without anybody asking. In a live job another thread does it: nothing that is to be sent
     waits for it."""
-    watch = worker.watches.setdefault(lane.terms.lane, Watch())
-    swept = sweep_lane(worker.store, worker.key, lane.terms, lane.policy, lambda: token_hex(16), watch)
+    memory = worker.sweep_memories.setdefault(lane.terms.lane, SweepMemory())
+    swept = sweep_lane(worker.store, worker.key, lane.terms, lane.policy, lambda: token_hex(16), memory)
     if swept != NOTHING_SWEPT:
         worker.notices.look()
     return swept

@@ -22,9 +22,9 @@ from schemas.elements import DeadLetter, Reference, RenderedBatch
 from schemas.outcomes import KINDS
 from sendonce.config import ConfigFault
 from sendonce.control.dead_letters import write_dead_letters
-from sendonce.delivery import protocol
 from sendonce.delivery.deliver import Delivery
 from sendonce.delivery.halting import give_up, unforeseen
+from sendonce.delivery.protocol import queueing
 from sendonce.delivery.terms import SETTINGS_CHANGED, Move
 from sendonce.failpoints import FailpointRaised, failpoint
 from sendonce.stores.base import StoreError
@@ -296,7 +296,7 @@ def _deliver(worker: Worker, rendered: RenderedBatch) -> _Delivered:
 
 def _release(worker: Worker, rendered: RenderedBatch, due_at: datetime) -> None:
     reference = _reference_of(rendered)
-    worker.store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
+    worker.store.transact(lambda tx: queueing.release(tx, reference, due_at), tag="release")
 
 
 def _reference_of(rendered: RenderedBatch) -> Reference:

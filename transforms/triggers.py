@@ -11,8 +11,9 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from schemas.elements import DeadLetter, Tick, TriggerMessage
-from sendonce.control.triggers import SENDS_AT_ONCE, Taken, apply_triggers, read_or_bad
+from sendonce.control.triggers import SENDS_AT_ONCE, BadTrigger, Send, Taken, Trigger, apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
+from sendonce.moments import from_micros
 from transforms.dead_letters import DEAD
 from transforms.inspected import InspectedDoFn
 from transforms.worker import TriggerResult, WorkerSpec, told, worker_for
@@ -71,7 +72,7 @@ class _ApplyTriggers(InspectedDoFn):
         if not messages:
             return []
         with told(self._worker):
-            found = apply_triggers(self._worker.store, [read_or_bad(one.body) for one in messages], "trigger")
+            found = apply_triggers(self._worker.store, [_read(one) for one in messages], "trigger")
         failpoint("S1")
         self._worker.notices.look()
         dead = []
@@ -87,6 +88,11 @@ class _ApplyTriggers(InspectedDoFn):
         counters[taken.ended].inc()
         self._defaults.inc(sum(taken.warnings.values()))
         self._changed = self._changed or taken.ended == "applied"
+
+
+def _read(message: TriggerMessage) -> Trigger | Send | BadTrigger:
+    published_at = None if message.published_at_us is None else from_micros(message.published_at_us)
+    return read_or_bad(message.body, published_at)
 
 
 def _dead(message: TriggerMessage, taken: Taken) -> DeadLetter:

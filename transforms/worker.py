@@ -21,7 +21,7 @@ from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
-from sendonce.delivery.sweeper import Watch
+from sendonce.delivery.sweeper import SweepMemory
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
 from sendonce.stores.turns import urgent
@@ -77,11 +77,11 @@ class Worker:
     """The resources of one process.
 
     pace: recipients a second that each lane was measured to pass (in a live job: to render), for the planner. passed:
-    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got. watches:
-    what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text of it.
-    on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for work
-    begins. on_room: told when a pool has room again.
-    notices: publishes what is to be told over Pub/Sub; whoever may have written any says so.
+    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got.
+    sweep_memories: what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text
+    of it. on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for
+    work begins. on_room: told when a pool has room again. notices: publishes what is to be told over Pub/Sub; whoever
+    may have written any says so.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -93,7 +93,7 @@ class Worker:
         self.pace: dict[str, float] = {}
         self.passed: dict[str, int] = {}
         self.fair: dict[str, FairShare] = {}
-        self.watches: dict[str, Watch] = {}
+        self.sweep_memories: dict[str, SweepMemory] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
         self.notices = publisher_of(self.store)

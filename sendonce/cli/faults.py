@@ -4,7 +4,7 @@ from sendonce.cli.main import FAILED, WRONG
 from sendonce.cli.session import Unfinished
 from sendonce.config import ConfigFault
 from sendonce.control.faults import ControlFault, JobFault
-from sendonce.stores.base import StoreError, StoreRefused, StoreUnavailable
+from sendonce.stores.base import NoStore, StoreError, StoreRefused, StoreUnavailable
 
 
 def explain(fault: Exception) -> tuple[str, str, int] | None:
@@ -17,6 +17,8 @@ def explain(fault: Exception) -> tuple[str, str, int] | None:
         return str(fault), fault.reason, FAILED
     if isinstance(fault, ConfigFault):
         return str(fault), "config", WRONG
+    if isinstance(fault, NoStore):
+        return str(fault), "no_store", WRONG
     if isinstance(fault, StoreRefused):
         return str(fault), "store_refused", FAILED
     if isinstance(fault, StoreUnavailable):

@@ -18,7 +18,7 @@ from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
-from sendonce.config import LANE_NAMES, check_environment
+from sendonce.config import LANE_NAMES, ConfigFault, check_environment, read_lanes
 from sendonce.control.sender_health import SenderHealth, unwell_senders
 
 _WAITS = {
@@ -52,11 +52,10 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscri
     Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
     happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
     """
-    chosen = tuple(name.strip() for name in lanes.split(",") if name.strip())
-    if not chosen:
-        raise WrongCall(f"--lanes names no lane; lanes are {', '.join(LANE_NAMES)}")
-    if unknown := [name for name in chosen if name not in LANE_NAMES]:
-        raise WrongCall(f"there is no lane {unknown[0]!r}; lanes are {', '.join(LANE_NAMES)}")
+    try:
+        chosen = read_lanes(lanes)
+    except ConfigFault as fault:
+        raise WrongCall(str(fault)) from None
     if subscription and (once or triggers):
         raise WrongCall("--once and --triggers are for runs that end; leave --subscription out, or them")
     session.subscription_option = subscription

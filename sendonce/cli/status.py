@@ -29,7 +29,7 @@ from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.cli.words import reason_words, wait_words
 from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
-from sendonce.control.notices import what
+from sendonce.control.notices import notices_text
 from sendonce.control.rounds import Retried
 from sendonce.control.schedule import start_of
 from sendonce.control.sender_health import WELL
@@ -294,7 +294,9 @@ def _hints(found: Status) -> list[str]:
         hints.append(f"No job of the lane {found.campaign.priority} is running: `sendonce run`")
     elif moves and found.jobs.silent:
         hints.append(silent_text(found.jobs))
-    hints += [f"{what(kind).capitalize()} wait: `sendonce doctor` says why" for kind in found.late_notices or ()]
+    hints += [
+        f"{notices_text(kind).capitalize()} wait: `sendonce doctor` says why" for kind in found.late_notices or ()
+    ]
     if found.oldest_due and found.oldest_due > found.at:
         hints.append(f"The next batch is due at {moment(found.oldest_due)}")
     return hints

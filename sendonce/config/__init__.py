@@ -13,7 +13,7 @@ from sendonce.config.model import (
     SendGridSettings,
     Unsubscribe,
 )
-from sendonce.config.reading import DEFAULT_FILE, config_path, load_config
+from sendonce.config.reading import DEFAULT_FILE, config_path, load_config, read_lanes
 from sendonce.config.stored import (
     ConfigChange,
     apply_config,
@@ -48,6 +48,7 @@ __all__ = [
     "domain_groups_in",
     "lanes_in",
     "load_config",
+    "read_lanes",
     "senders_in",
     "topic_in",
     "topics_in",

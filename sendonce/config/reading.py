@@ -11,7 +11,16 @@ from pydantic import ValidationError
 
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
-from sendonce.config.model import ADAPTER_SETTINGS, DEFAULT_OUTBOX, Config, DomainGroup, Lane, Unsubscribe
+from sendonce.config.model import (
+    ADAPTER_SETTINGS,
+    DEFAULT_OUTBOX,
+    LANE_NAMES,
+    Config,
+    DomainGroup,
+    Lane,
+    LaneName,
+    Unsubscribe,
+)
 from sendonce.config.yaml_nodes import endless
 
 DEFAULT_FILE: Final = "sendonce.yaml"
@@ -53,6 +62,17 @@ def load_config(
         return Config.model_validate(raw)
     except ValidationError as fault:
         raise ConfigFault(*(_explain(error, path, marks, given) for error in fault.errors())) from None
+
+
+def read_lanes(text: str) -> tuple[LaneName, ...]:
+    """The lanes that `--lanes A,B` names, the most urgent first. ConfigFault for none, and for one that is no lane."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = ", ".join(LANE_NAMES)
+    if not names:
+        raise ConfigFault(f"--lanes names no lane; lanes are {known}")
+    if unknown := [name for name in names if name not in LANE_NAMES]:
+        raise ConfigFault(f"there is no lane {unknown[0]!r}; lanes are {known}")
+    return tuple(lane for lane in LANE_NAMES if lane in names)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Marks]:

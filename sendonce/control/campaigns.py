@@ -19,13 +19,13 @@ from sendonce.control.expiry import PastEnd, check_end, end_of, with_end
 from sendonce.control.faults import NotForStreams, UnknownCampaign, WrongState
 from sendonce.control.guards import campaign_obstacle, start_obstacle
 from sendonce.control.schedule import NOW, check_begins_before_end, never_started, start_of, starts_later, with_start
+from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text
 from sendonce.stores.base import Reader, Store, Tx
 
 LOADING, READY, RUNNING, PAUSED, HALTED = "loading", "ready", "running", "paused", "halted"
 COMPLETED, CANCELLING, CANCELLED = "completed", "cancelling", "cancelled"
 ENDED: Final = frozenset((COMPLETED, CANCELLED))
-
 
 _CALLED_OFF: Final = "a trigger cancelled it before it was loaded; load a new campaign to send"
 
@@ -123,7 +123,7 @@ def check_retry(reader: Reader, campaign: Campaign, expires_at: Optional[datetim
     """
     if campaign.state not in (RUNNING, PAUSED, HALTED, COMPLETED):
         raise WrongState(campaign.campaign_id, campaign.state, "retry")
-    if campaign.kind == "stream":
+    if campaign.kind == STREAM:
         raise NotForStreams(campaign.campaign_id, "retry")
     if expires_at is not None:
         check_end(expires_at, reader.now())

@@ -27,8 +27,7 @@ from sendonce.config import (
 from sendonce.config.secrets import resolve
 from sendonce.control.doubts import list_doubts
 from sendonce.control.guards import sender_obstacle
-from sendonce.control.notices import LATE, waiting_notices
-from sendonce.control.notices import what as what_notices
+from sendonce.control.notices import LATE, notices_text, waiting_notices
 from sendonce.control.sender_health import unwell_senders
 from sendonce.control.topics import check_topic
 from sendonce.stores.base import Store, StoreError
@@ -256,7 +255,7 @@ def _topics(store: Store, config: Config) -> Iterator[Finding]:
         else:
             yield Finding("ok", setting, f"{topic} is there and may be published to")
     for some in waiting:
-        told = f"{what_notices(some.kind, some.count)} wait, the oldest since {some.since:%Y-%m-%d %H:%M:%S} UTC"
+        told = f"{notices_text(some.kind, some.count)} wait, the oldest since {some.since:%Y-%m-%d %H:%M:%S} UTC"
         if some.kind not in applied:
             mend = f"set {some.kind}_topic, then `sendonce config apply`; else they are given up after a week"
             yield Finding("warn", "notices", told, mend)

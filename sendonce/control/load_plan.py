@@ -10,15 +10,13 @@ import orjson
 
 from schemas.tables import COMMIT_TIME, Campaign
 from sendonce.addresses import BadAddress, sender_address
-from sendonce.config.model import BATCH_SIZE_MAX
+from sendonce.config.model import BATCH_SIZE_MAX, LANE_NAMES
 from sendonce.control.expiry import EXPIRES_AT, text_of
 from sendonce.control.load_faults import LoadFault
 from sendonce.control.recipients_file import RecipientsFile
 from sendonce.control.suppressions import BULK, EVERYWHERE, checked_list
 from sendonce.rendering.catalogue import TemplateSource, manifest_of
 from sendonce.zones import locale_name, nearest_zone, zone_name
-
-PRIORITIES: Final = ("critical", "high", "bulk")
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,8 @@ def campaign_row(campaign_id: str, template: TemplateSource, options: LoadOption
     if not 1 <= options.batch_size <= BATCH_SIZE_MAX:
         raise LoadFault(f"a batch size of {options.batch_size}", "", f"give one from 1 to {BATCH_SIZE_MAX}")
     priority = options.priority or manifest.priority
-    if priority not in PRIORITIES:
-        raise LoadFault(f"unknown priority {priority!r}", "", f"use one of {', '.join(PRIORITIES)}")
+    if priority not in LANE_NAMES:
+        raise LoadFault(f"unknown priority {priority!r}", "", f"use one of {', '.join(LANE_NAMES)}")
     locale = locale_name(options.default_locale or manifest.default_locale)
     if locale is None:
         raise LoadFault(f"unknown default locale {options.default_locale!r}", "", "name one such as en or pt-BR")

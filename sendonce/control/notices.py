@@ -30,6 +30,7 @@ KINDS: Final = (OUTCOMES, DEAD_LETTERS)
 CLAIMED = timedelta(seconds=30)
 # What Pub/Sub keeps of a subscription that nobody reads, by default.
 KEPT = timedelta(days=7)
+_DROPPED_AT_ONCE: Final = 500
 # A notice that waits so long waits for somebody to mend something.
 LATE = timedelta(seconds=30)
 
@@ -187,9 +188,6 @@ def drop_old_notices(store: Store) -> int:
     return dropped
 
 
-_DROPPED_AT_ONCE: Final = 500
-
-
 # -- what waits --------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +222,7 @@ def late_notices(reader: Reader, now: datetime) -> list[str]:
     ]
 
 
-def what(kind: str, count: Optional[int] = None) -> str:
+def notices_text(kind: str, count: Optional[int] = None) -> str:
     """A kind's notices in words."""
     word = {OUTCOMES: "outcome", DEAD_LETTERS: "dead-letter"}.get(kind, kind)
     return f"{word} notices" if count is None else f"{count:,} {word} notice{'' if count == 1 else 's'}"

@@ -59,9 +59,10 @@ class Counts:
 
 
 def estimate(total: Optional[int], done: int, active_s: float, *, running: bool = True, cancelled: int = 0) -> Estimate:
-    """Percent, rate and time left, of recipients. total None: still loading. active_s: without pauses. cancelled: of
+    """Percent, rate and time left, of recipients.
 
-    those done; closing them costs no time, so they are no part of the rate.
+    total None: still loading. active_s: without pauses. cancelled: of those done; closing them costs no time, so they
+    are no part of the rate.
 
     Never negative, never infinite, never over 100: odd input (a clock that stepped back, more done than there is)
     gives the nearest value that is true, or None.

@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 
 class TopicClient:
-    """Publishes to any topic. ConfigFault-free: what is wrong is an answer, for a job goes on without its notices."""
+    """Publishes to any topic. What is wrong is an answer, never an exception: a job goes on without its notices."""
 
     def __init__(self) -> None:
         self._client: Any = None

@@ -182,14 +182,7 @@ def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[
 
 
 def _alone(store: Store, key: bytes, send: Send, by: str) -> Taken:
-    try:
-        return _taken(_take_one(store, key, send, by), send)
-    except ValueRefused as fault:
-        return Taken("bad", "invalid", str(fault))
-    except StoreError:
-        raise
-    except Exception as fault:
-        return _unforeseen(fault)
+    return _own_fault(lambda: _taken(_take_one(store, key, send, by), send))
 
 
 def _take_one(store: Store, key: bytes, send: Send, by: str) -> Change | BadTrigger:
@@ -207,8 +200,13 @@ def _take_one(store: Store, key: bytes, send: Send, by: str) -> Change | BadTrig
 def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Taken:
     if isinstance(trigger, BadTrigger):
         return _taken(trigger)
+    return _own_fault(lambda: _taken(apply_trigger(store, trigger, by)))
+
+
+def _own_fault(work: Callable[[], Taken]) -> Taken:
+    """Take one trigger: whatever it raises is wrong with it, but for what the store raises."""
     try:
-        return _taken(apply_trigger(store, trigger, by))
+        return work()
     except BadTrigger as fault:
         return _taken(fault)
     except ValueRefused as fault:
@@ -216,7 +214,8 @@ def _applied(store: Store, trigger: Trigger | Send | BadTrigger, by: str) -> Tak
     except StoreError:
         raise
     except Exception as fault:
-        return _unforeseen(fault)
+        # Its own words may hold somebody's data; its kind does not.
+        return Taken("bad", "unforeseen", f"applying it failed: {type(fault).__name__}")
 
 
 def _taken(found: Change | BadTrigger, send: Optional[Send] = None) -> Taken:
@@ -227,11 +226,6 @@ def _taken(found: Change | BadTrigger, send: Optional[Send] = None) -> Taken:
     if send is None:
         return Taken("applied", "", found.note, found.campaign_id)
     return Taken("applied", "", found.note, found.campaign_id, send.warnings, send.priority)
-
-
-def _unforeseen(fault: Exception) -> Taken:
-    """Its own words may hold somebody's data; its kind does not."""
-    return Taken("bad", "unforeseen", f"applying it failed: {type(fault).__name__}")
 
 
 def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:

@@ -16,6 +16,9 @@ PENDING, QUEUED, SENDING, IN_DOUBT, HELD = "pending", "queued", "sending", "in_d
 DONE, CANCELLED = "done", "cancelled"
 FINAL = frozenset((DONE, CANCELLED))
 
+# What a batch waits for whose open recipients all have their mailboxes with one group: `domain:GROUP`, its scope.
+DOMAIN = "domain:"
+
 NO_INTENT: dict[str, Any] = {
     "attempt_id": None,
     "intent_at": None,
@@ -40,6 +43,11 @@ def open_ordinals(batch: Batch) -> list[int]:
 def closable(batch: Batch) -> bool:
     """Whether a batch that nobody owns has open recipients: all, or those beside an intent in doubt."""
     return batch.state in (PENDING, QUEUED) or (batch.state in (IN_DOUBT, HELD) and batch.n_open > 0)
+
+
+def waits_for_limit(batch: Batch) -> bool:
+    """Whether a limit sent a batch away: its due time is what the limit said then, and may come earlier since."""
+    return batch.wait_reason == "limit" or (batch.wait_reason or "").startswith(DOMAIN)
 
 
 def with_outcome(batch: Batch, outcome: Outcome) -> list[int]:
@@ -130,7 +138,7 @@ def reopened(batch: Batch, ordinals: Iterable[int], round_no: int, due_at: datet
         outcomes[ordinal] = Outcome.OPEN
     opened = recount(replace(batch, outcomes=bytes(outcomes), round=max(batch.round, round_no)))
     waits = batch.state == PENDING and batch.round != round_no
-    if waits and not (batch.wait_reason or "").startswith("domain:"):
+    if waits and not (batch.wait_reason or "").startswith(DOMAIN):
         return opened
     return replace(waiting(opened, due_at, None), tries=0, finished_at=None)
 

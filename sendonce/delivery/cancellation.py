@@ -14,7 +14,8 @@ from sendonce.config import lanes_in
 from sendonce.control.campaigns import CANCELLED, CANCELLING, Change, begin_cancel, get_campaign
 from sendonce.control.completion import settle_campaign
 from sendonce.control.progress import aggregate_progress
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
+from sendonce.delivery.protocol import closing
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 from sendonce.stores.opening import store_key
 
@@ -55,7 +56,7 @@ def sweep_cancelled(store: Store, campaign_id: str, limit: int) -> int:
     key, outbound_log = store_key(store), _outbound_log(store, campaign)
     closed = 0
     for batch_no in store.read(lambda reader: unowned(reader, campaign_id, limit)):
-        work = partial(protocol.cancel, key=key, campaign_id=campaign_id, batch_no=batch_no, outbound_log=outbound_log)
+        work = partial(closing.cancel, key=key, campaign_id=campaign_id, batch_no=batch_no, outbound_log=outbound_log)
         closed += store.transact(work, tag="cancel_batch") is not None
     return closed
 

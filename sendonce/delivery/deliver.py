@@ -14,9 +14,10 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign
 from sendonce.control.suppressions import lists_of
-from sendonce.delivery import batches, protocol, retry
+from sendonce.delivery import batches, retry
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
+from sendonce.delivery.protocol import doubts, next_request, owning
 from sendonce.delivery.requests import next_letters, report_of, shares_of
 from sendonce.delivery.shares import Shares
 from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
@@ -149,7 +150,7 @@ class _Run:
         """Claim the batch, then go on as its owner."""
         prepared, ask = self._next(self._seen, {})
         turn, started_s = self._commit(
-            "claim", lambda tx: protocol.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
+            "claim", lambda tx: owning.claim(tx, self._terms, self._reference, self._worker_id, self._facts, ask)
         )
         return self._own(turn, prepared, started_s)
 
@@ -163,13 +164,13 @@ class _Run:
         if chosen and batch.attempt_id is not None:
             prepared = self._try_prepare(batch.attempt_id, chosen)
         if prepared is None or prepared.payload_hash != batch.payload_hash:
-            self._commit("skip_rung", lambda tx: protocol.skip_rung(tx, *_key(batch)))
-            return self._end(Turn(Move.ENDED, reason=protocol.PAYLOAD_CHANGED))
+            self._commit("skip_rung", lambda tx: doubts.skip_rung(tx, *_key(batch)))
+            return self._end(Turn(Move.ENDED, reason=doubts.PAYLOAD_CHANGED))
         same = prepared
         shares = shares_of(self._terms.groups, chosen)
         turn, started_s = self._commit(
             "reclaim",
-            lambda tx: protocol.reclaim(
+            lambda tx: owning.reclaim(
                 tx, self._terms, self._reference, self._worker_id, same.payload_hash, self._sender.identity, shares
             ),
         )
@@ -187,7 +188,7 @@ class _Run:
                 repeated = False
                 self._most, self._after_probe = self._after_probe or self._most, 0
             else:
-                self._after_probe = self._most if turn.reason == protocol.PROBE else self._after_probe
+                self._after_probe = self._most if turn.reason == next_request.PROBE else self._after_probe
                 self._most = self._most if turn.size is None else turn.size
                 self._shares.cut(turn.cuts)
             prepared, ask = self._next(mine, report.outcomes if report else {}, report)
@@ -198,7 +199,7 @@ class _Run:
 
     def _advance(self, mine: Batch, report: Report | None, ask: Ask | Later | None) -> tuple[Turn, float]:
         return self._commit(
-            "advance", lambda tx: protocol.advance(tx, self._terms, mine, self._worker_id, report, self._facts, ask)
+            "advance", lambda tx: owning.advance(tx, self._terms, mine, self._worker_id, report, self._facts, ask)
         )
 
     def _call(self, mine: Batch, prepared: Prepared, started_s: float, *, repeated: bool) -> Report:

@@ -10,8 +10,9 @@ from schemas.tables import Batch, Campaign
 from sendonce.control.campaigns import HALTED, PAUSED, RUNNING
 from sendonce.control.expiry import is_over
 from sendonce.control.stream_names import STREAM
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
 from sendonce.delivery.cancellation import unowned
+from sendonce.delivery.protocol import closing
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 
@@ -22,7 +23,7 @@ def sweep_expired(store: Store, key: bytes, campaign: Campaign, outbound_log: st
     closed = 0
     for batch_no in store.read(lambda reader: _over(reader, campaign, limit)):
         work = partial(
-            protocol.end_expired,
+            closing.end_expired,
             key=key,
             campaign_id=campaign.campaign_id,
             batch_no=batch_no,

@@ -10,7 +10,7 @@ from schemas.elements import Reference
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Switch
 from sendonce.control.stream_names import STREAM
-from sendonce.delivery import protocol
+from sendonce.delivery.protocol import closing, queueing
 from sendonce.stores.base import Store, Tx
 
 
@@ -20,12 +20,11 @@ def halt_campaign(store: Store, reference: Reference, reason: str) -> bool:
     reference: the batch at which the fault showed; if nobody claimed it yet it goes back to the store, so that
     `resume` makes it run again at once. Nothing is refused: a fault of ours is nobody's outcome.
     """
-
     return store.transact(lambda tx: _halt(tx, tx.get(Campaign, reference.campaign_id), reference, reason), tag="halt")
 
 
 def _halt(tx: Tx, campaign: Campaign | None, reference: Reference, reason: str) -> bool:
-    protocol.release(tx, reference, tx.now())
+    queueing.release(tx, reference, tx.now())
     if campaign is None or campaign.state != "running":
         return False
     tx.put(replace(campaign, state="halted", state_reason=reason, changed_at=tx.now(), changed_by="system"))
@@ -42,7 +41,7 @@ def give_up(store: Store, key: bytes, reference: Reference, detail: str, outboun
     def work(tx: Tx) -> Batch | bool | None:
         campaign = tx.get(Campaign, reference.campaign_id)
         if campaign is not None and campaign.kind == STREAM:
-            return protocol.refuse(tx, key, reference, Outcome.RENDER_ERROR, detail, outbound_log)
+            return closing.refuse(tx, key, reference, Outcome.RENDER_ERROR, detail, outbound_log)
         return _halt(tx, campaign, reference, detail)
 
     return store.transact(work, tag="give_up")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import orjson
 
@@ -19,13 +19,13 @@ from sendonce.control.suppressions import lists_of, suppressed
 from sendonce.control.unsubscribe import Links, links_of
 from sendonce.delivery import batches
 from sendonce.delivery.terms import Rendered, batch_key
+from sendonce.moments import from_micros, to_micros
 from sendonce.rendering.catalogue import from_row
 from sendonce.rendering.render import Addressee, Compiled, compile_template, render_batch
 from sendonce.stores.base import Reader, Store
 
 # Over this size only the reference travels to the send step, which renders again.
 LETTERS_BYTES_MAX = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SnapshotFault(Exception):
@@ -195,7 +195,7 @@ def _element(reference: Reference, at: datetime, body: bytes | None) -> Rendered
         batch_no=reference.batch_no,
         plan_no=reference.plan_no,
         priority=reference.priority,
-        rendered_at_us=(at - _EPOCH) // timedelta(microseconds=1),
+        rendered_at_us=to_micros(at),
         letters=body,
     )
 
@@ -210,4 +210,4 @@ def facts_of(letters: Letters, at: datetime, lists: tuple[str, ...]) -> Rendered
 
 
 def rendered_at(element: RenderedBatch) -> datetime:
-    return _EPOCH + timedelta(microseconds=element.rendered_at_us)
+    return from_micros(element.rendered_at_us)

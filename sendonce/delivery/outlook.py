@@ -14,7 +14,7 @@ from sendonce.delivery import batches, limits
 from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import lane_campaigns, limit_waiters, open_batches
-from sendonce.delivery.protocol import DOMAIN, may_ask_again, waits_for_limit
+from sendonce.delivery.protocol.doubts import may_ask_again
 from sendonce.stores.base import ANY_SHARD, Reader
 
 
@@ -61,7 +61,7 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
                 index="batches_open",
             )
             unfinished += sum(int(row["n_open"]) + int(row["n_in_doubt"]) for row in counts)
-            groups = {str(row["wait_reason"]) for row in counts if str(row["wait_reason"]).startswith(DOMAIN)}
+            groups = {str(row["wait_reason"]) for row in counts if str(row["wait_reason"]).startswith(batches.DOMAIN)}
             full += _full(reader, lane, limits.limits_of(reader, sorted(groups)), now)
             moments, reasons = _moments(reader, lane, campaign, now, stops, free_at)
             due += moments
@@ -120,8 +120,8 @@ def _moments(
     else:
         due += [(batch.visible_at or now, "lease") for batch in queued]
         if pending is not None:
-            retried = pending.due_at > free_at and pending.wait_reason is not None and not waits_for_limit(pending)
-            due.append((max(pending.due_at, free_at), "retry" if retried else "limit"))
+            tried = pending.wait_reason is not None and not batches.waits_for_limit(pending)
+            due.append((max(pending.due_at, free_at), "retry" if tried and pending.due_at > free_at else "limit"))
             line = GroupLine(reader, lane.terms, now)
             if pending.due_at > free_at and any(limit_waiters(reader, lane.terms, line, campaign_id, now)):
                 due.append((free_at, "limit"))

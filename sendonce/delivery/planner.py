@@ -16,7 +16,8 @@ from sendonce.delivery import batches
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.limits import limits_of, outlook
-from sendonce.delivery.protocol import DOMAIN, may_ask_again, plan, postpone, waits_for_limit
+from sendonce.delivery.protocol.doubts import may_ask_again
+from sendonce.delivery.protocol.queueing import plan, postpone
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
@@ -178,7 +179,7 @@ def _due(reader: Reader, campaign: Campaign, now: datetime, window: int) -> Iter
 
 
 def _candidate(batch: Batch) -> Candidate:
-    group = batch.wait_reason if batch.wait_reason and batch.wait_reason.startswith(DOMAIN) else ""
+    group = batch.wait_reason if batch.wait_reason and batch.wait_reason.startswith(batches.DOMAIN) else ""
     return Candidate(batch.campaign_id, batch.batch_no, batch.n_open, batch.due_at, group)
 
 
@@ -198,7 +199,7 @@ def limit_waiters(reader: Reader, terms: Terms, line: GroupLine, campaign_id: st
         Batch, ANY_SHARD, campaign_id, batches.PENDING, index="batches_open", after=soon, limit=LATER_LOOKED_AT
     )
     for batch in later:
-        if waits_for_limit(batch) and (batch.wait_reason == "limit" or line.passes_now(str(batch.wait_reason))):
+        if batches.waits_for_limit(batch) and (batch.wait_reason == "limit" or line.passes_now(str(batch.wait_reason))):
             yield batch
 
 

@@ -22,7 +22,9 @@ from sendonce.control import rounds
 from sendonce.control.campaigns import run_again
 from sendonce.control.dead_letters import OPEN, REPLAYED, dead_letter_id, settled
 from sendonce.control.worth import WORTH
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
+from sendonce.delivery.protocol import opening_again
+from sendonce.delivery.rows import names_of
 from sendonce.delivery.terms import batch_key
 from sendonce.stores.base import Reader, Store, StoreUnavailable, Tx
 
@@ -188,10 +190,10 @@ class Opener:
         if not refused:
             return Opening(maybe_reached=len(spared))
         now = tx.now()
-        names = protocol.messages_of(tx, self.key, batch, refused)
+        names = names_of(tx, self.key, batch, refused)
         run_again(tx, self.campaign_id, self.by, expires_at=self.expires_at)
         due_at = now + timedelta(seconds=rest_s)
-        protocol.reopen(tx, batch, refused, names, self.number, self.by, due_at, name)
+        opening_again.reopen(tx, batch, refused, names, self.number, self.by, due_at, name)
         tx.put(*(settled(row, REPLAYED, now, self.by) for row in dead if row.state == OPEN))
         return Opening(dict(Counter(refused.values())), 0, 0, len(spared))
 

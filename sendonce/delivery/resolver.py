@@ -1,6 +1,6 @@
 """Settling doubt, strongest proof first.
 
-1. Ask again under the same key, at a provider that de-duplicates: planned like work (`planner`, `protocol.reclaim`).
+1. Ask again under the same key, at a provider that de-duplicates: planned like work (`planner`, `owning.reclaim`).
 2. Evidence: a verdict that an owner learned after it was fenced, kept as an attempt's row; or a delivery event that
    carries the attempt's id, which proves the whole request accepted.
 3. The lane's policy: `hold` for a person at once; `assume` after 24 hours; `resend` once, after a quiet window.
@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Decision, DeliveryEvent
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
+from sendonce.delivery.protocol import doubts
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store, Tx
 
@@ -31,21 +32,21 @@ class Policy:
 
 
 def settle_doubt(store: Store, key: bytes, batch: Batch, terms: Terms, policy: Policy, decision_id: str) -> str:
-    """Take the strongest rung that a batch in doubt allows now; returns what happened (empty: it stays in doubt).
+    """Take the strongest rung that a batch in doubt allows now; returns which (empty: it stays in doubt).
 
-    `accepted`, `refused`: by evidence. `held`, `assumed`, `resent`: by policy. Safe to run at several places at once:
-    the step that comes second finds the batch settled.
+    `evidence`: by proof. `hold`, `assume`, `resend`: by the lane's policy. Safe to run at several places at once: the
+    step that comes second finds the batch settled.
     """
     proof = store.read(lambda reader: evidence_of(reader, batch))
     if proof:
         after = store.transact(
-            lambda tx: protocol.settle(
+            lambda tx: doubts.settle(
                 tx, key, batch.campaign_id, batch.batch_no, proof, policy.outbound_log, decision=None
             ),
             tag="settle",
         )
         return "evidence" if after is not None else ""
-    if protocol.may_ask_again(batch, terms, store.read(lambda reader: reader.now())):
+    if doubts.may_ask_again(batch, terms, store.read(lambda reader: reader.now())):
         return ""
     return _by_policy(store, key, batch, policy, decision_id)
 
@@ -106,11 +107,11 @@ def decide(
 
     def work(tx: Tx) -> Batch | None:
         if kind == "hold":
-            return protocol.hold(tx, batch.campaign_id, batch.batch_no, decision)
+            return doubts.hold(tx, batch.campaign_id, batch.batch_no, decision)
         found = tx.get(Batch, batch.shard, batch.campaign_id, batch.batch_no)
         doubted = batches.with_outcome(found, Outcome.IN_DOUBT) if found is not None else []
         outcome = Outcome.ASSUMED if kind == "assume" else Outcome.OPEN
-        return protocol.settle(
+        return doubts.settle(
             tx, key, batch.campaign_id, batch.batch_no, dict.fromkeys(doubted, outcome), outbound_log, decision
         )
 

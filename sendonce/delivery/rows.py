@@ -1,6 +1,6 @@
 """The rows that a step of the protocol leaves besides the batch's own: finished requests and final messages."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from schemas.ids import message_id
@@ -13,9 +13,13 @@ from sendonce.delivery.terms import Report
 from sendonce.stores.base import Reader, Tx
 
 
-def names_of(reader: Reader, key: bytes, batch: Batch) -> dict[int, str]:
-    """The message ids of a batch by ordinal, from its snapshot. `key` is the store's own."""
-    people = reader.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
+def names_of(reader: Reader, key: bytes, batch: Batch, ordinals: Collection[int] | None = None) -> dict[int, str]:
+    """The message ids of a batch, or of some of its recipients, by ordinal. `key` is the store's own."""
+    place = (batch.shard, batch.campaign_id, batch.batch_no)
+    if ordinals is None:
+        people = reader.scan(Recipient, *place)
+    else:
+        people = reader.get_many(Recipient, [(*place, ordinal) for ordinal in ordinals])
     return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
 
 

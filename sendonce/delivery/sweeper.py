@@ -1,6 +1,4 @@
-"""What has to happen without anybody asking: expired leases, doubts, cancelled and expired batches, progress, the end,
-
-and bodies and rows of dead letters whose time is over.
+"""What has to happen without anybody asking, from leases that are over to the end of campaigns and of old rows.
 
 Every state of a batch that is not final has a sweeper here, so that nothing is stuck because somebody died. All of
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
@@ -19,10 +17,11 @@ from sendonce.control.schedule import starts_later
 from sendonce.control.stream_names import STREAM
 from sendonce.control.stream_progress import StreamSums
 from sendonce.control.streams import KEYS_PURGED_AT_ONCE, purge_keys
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.expiry import sweep_expired
 from sendonce.delivery.planner import lane_campaigns, open_batches
+from sendonce.delivery.protocol import doubts
 from sendonce.delivery.resolver import Policy, settle_doubt
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store
@@ -45,8 +44,8 @@ class Swept:
     too_late: int = 0
 
 
-class Watch:
-    """What the sweeps of one lane in one process remember: sums of its streams, and when keys were last purged."""
+class SweepMemory:
+    """What the sweeps of one lane in one process know of those before: sums of its streams, when keys were purged."""
 
     def __init__(self) -> None:
         self.sums = StreamSums()
@@ -59,21 +58,21 @@ def sweep_lane(
     terms: Terms,
     policy: Policy,
     new_id: Callable[[], str],
-    watch: Watch | None = None,
+    memory: SweepMemory | None = None,
 ) -> Swept:
     """Look once at every campaign of a lane that is not over, and at dead letters, of whichever lane, that are too old.
 
     new_id: a fresh decision id per call.
-    watch: the same for every sweep of a lane in a process; streams are counted little by little then.
+    memory: the same for every sweep of a lane in a process; streams are counted little by little then.
     """
-    watch = watch or Watch()
+    memory = memory or SweepMemory()
     sweep_dead_letters(store, ERASED_AT_ONCE)
     now, campaigns = store.read(lambda reader: (reader.now(), lane_campaigns(reader, terms.lane)))
-    watch.sums.keep({campaign.campaign_id for campaign in campaigns})
-    _purge(store, watch, now)
+    memory.sums.keep({campaign.campaign_id for campaign in campaigns})
+    _purge(store, memory, now)
     total = Swept()
     for campaign in campaigns:
-        swept = _sweep(store, key, campaign, terms, policy, new_id, watch)
+        swept = _sweep(store, key, campaign, terms, policy, new_id, memory)
         total = Swept(
             total.expired + swept.expired,
             total.settled + swept.settled,
@@ -84,12 +83,12 @@ def sweep_lane(
     return total
 
 
-def _purge(store: Store, watch: Watch, now: datetime) -> None:
+def _purge(store: Store, memory: SweepMemory, now: datetime) -> None:
     """Old idempotency keys go, some at each sweep while there are any."""
-    if watch.purged_at is not None and now - watch.purged_at < PURGE_EVERY:
+    if memory.purged_at is not None and now - memory.purged_at < PURGE_EVERY:
         return
     if purge_keys(store) < KEYS_PURGED_AT_ONCE:
-        watch.purged_at = now
+        memory.purged_at = now
 
 
 def _sweep(
@@ -99,18 +98,18 @@ def _sweep(
     terms: Terms,
     policy: Policy,
     new_id: Callable[[], str],
-    watch: Watch,
+    memory: SweepMemory,
 ) -> Swept:
     campaign_id = campaign.campaign_id
 
     def late(reader: Reader) -> list[int]:
         now = reader.now()
         sending = open_batches(reader, campaign_id, batches.SENDING)
-        return [batch.batch_no for batch in sending if protocol.lease_is_over(batch, now)]
+        return [batch.batch_no for batch in sending if doubts.lease_is_over(batch, now)]
 
     expired = 0
     for batch_no in store.read(late):
-        work = partial(protocol.expire, campaign_id=campaign_id, batch_no=batch_no)
+        work = partial(doubts.expire, campaign_id=campaign_id, batch_no=batch_no)
         expired += store.transact(work, tag="expire") is not None
     settled = 0
     for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):
@@ -119,7 +118,7 @@ def _sweep(
     too_late = sweep_expired(store, key, campaign, terms.outbound_log, CLOSED_AT_ONCE)
     now = store.read(lambda reader: reader.now())
     if campaign.kind == STREAM:
-        watch.sums.look(store, campaign, now)
+        memory.sums.look(store, campaign, now)
     elif starts_later(campaign, now) is None:  # before it begins nothing changes, perhaps for weeks
         aggregate_progress(store, campaign_id, now)
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")

@@ -22,11 +22,12 @@ from sendonce.control.faults import ControlFault, NotForStreams, UnknownRecipien
 from sendonce.control.guards import campaign_obstacle
 from sendonce.control.stream_names import STREAM
 from sendonce.control.unsubscribe import newest_key
-from sendonce.delivery import batches, protocol
+from sendonce.delivery import batches
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.halting import halt_campaign, release_senders
 from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import SnapshotFault, compiled_for, element_of, encodable, render
+from sendonce.delivery.protocol import queueing
 from sendonce.delivery.terms import Move, batch_key
 from sendonce.rendering.catalogue import TemplateSource, example_variables, manifest_of, to_row
 from sendonce.rendering.faults import TemplateFault
@@ -220,7 +221,7 @@ def send_trial(
 
 def _deliver(store: Store, lane: RunningLane, campaign_id: str, clocks: Clocks) -> Optional[datetime]:
     """One try, if the batch is due and nobody else has it. Answers when the next one makes sense, if that is known."""
-    references = store.transact(lambda tx: protocol.plan(tx, lane.terms, campaign_id, [0]), tag="plan")
+    references = store.transact(lambda tx: queueing.plan(tx, lane.terms, campaign_id, [0]), tag="plan")
     if not references:
         return None
     (reference,) = references
@@ -236,7 +237,7 @@ def _deliver(store: Store, lane: RunningLane, campaign_id: str, clocks: Clocks) 
     delivery = owner.deliver(element_of(reference, letters, at))
     if delivery.move is Move.HOLD:
         due_at = delivery.until or at
-        store.transact(lambda tx: protocol.release(tx, reference, due_at), tag="release")
+        store.transact(lambda tx: queueing.release(tx, reference, due_at), tag="release")
     return delivery.until
 
 

@@ -54,6 +54,10 @@ class StoreRefused(StoreError):
     """The store cannot do this and will not later: full disk, read-only folder, newer schema, no permission."""
 
 
+class NoStore(StoreRefused):
+    """What was named is no store: not there when it is opened, somebody else's, or a URL that none can have."""
+
+
 class ValueRefused(StoreRefused):
     """A value does not fit its column: wrong in whatever gave it, not in the store. Nothing was applied."""
 

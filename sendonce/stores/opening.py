@@ -45,7 +45,7 @@ def init_store(url: str, environment: str = "test") -> Store:
 def open_store(
     url: str, *, clock: Callable[[], datetime] = utc_now, boot_clock: Callable[[], SinceBoot] | None = None
 ) -> Store:
-    """Open the store of a URL. StoreRefused if there is none, or its schema is newer or older than this release's.
+    """Open the store of a URL. NoStore if there is none; StoreRefused for the schema of another release.
 
     clock, boot_clock: the machine's clocks, for a store on this machine; Spanner has its own.
     """

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from schemas.tables import SCHEMA_VERSION, Meta
-from sendonce.stores.base import AlreadyExists, Store, StoreRefused, Tx
+from sendonce.stores.base import AlreadyExists, NoStore, Store, StoreRefused, Tx
 from sendonce.stores.ddl import spanner_ddl
 from sendonce.stores.migrations import check_not_newer, check_version, fact_number, next_step
 
@@ -33,10 +33,10 @@ class Place(NamedTuple):
 
 
 def place_of(url: str) -> Place:
-    """StoreRefused for a URL that names no database."""
+    """NoStore for a URL that names no database."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise StoreRefused(f"store {url!r} is not a store URL; write {_FORM}, in small letters as the console shows it")
+        raise NoStore(f"store {url!r} is not a store URL; write {_FORM}, in small letters as the console shows it")
     return Place(*match.groups())
 
 
@@ -74,7 +74,7 @@ def make(url: str, environment: str) -> None:
 
 
 def open_place(url: str) -> Store:
-    """The store of a URL. StoreRefused if there is none, or its schema is another release's."""
+    """The store of a URL. NoStore if there is none; StoreRefused for the schema of another release."""
     store = _store(url, _database(url))
     check_version(_version(store), url)
     return store
@@ -165,7 +165,7 @@ def _make_tables(url: str, database: Any) -> None:
     if {"meta", "campaigns"} <= names:
         return
     if names:
-        raise StoreRefused(f"store {url}: the database is somebody else's ({len(names)} tables); name an empty one")
+        raise NoStore(f"store {url}: the database is somebody else's ({len(names)} tables); name an empty one")
     try:
         database.update_ddl(spanner_ddl()).result(_SCHEMA_S)
     except (exceptions.FailedPrecondition, exceptions.AlreadyExists):
@@ -176,9 +176,16 @@ def _make_tables(url: str, database: Any) -> None:
 
 
 def _version(store: Store) -> int:
-    row = store.read(lambda reader: reader.get(Meta, "schema_version"))
+    from google.api_core import exceptions
+
+    try:
+        row = store.read(lambda reader: reader.get(Meta, "schema_version"))
+    except StoreRefused as fault:
+        if isinstance(fault.__cause__, exceptions.NotFound):
+            raise NoStore(str(fault)) from None
+        raise
     if row is None:
-        raise StoreRefused(f"store {store.url} is empty; run `sendonce init`")
+        raise NoStore(f"store {store.url} is empty; run `sendonce init`")
     return fact_number("schema_version", row.value, store.url)
 
 

@@ -16,14 +16,13 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sendonce.stores.base import Reader, StoreRefused, Tx
+from sendonce.moments import from_micros, to_micros
+from sendonce.stores.base import NoStore, Reader, StoreRefused, Tx
 from sendonce.stores.migrations import check_version, fact_number
 from sendonce.stores.sqlite_codec import (
     Encoded,
     codec_of,
     decode_parameter,
-    from_micros,
-    to_micros,
 )
 from sendonce.stores.sqlite_connections import Connections, Held
 from sendonce.stores.sqlite_faults import in_our_words, is_busy, still_locked
@@ -54,10 +53,10 @@ def utc_now() -> datetime:
 
 
 def sqlite_path(url: str) -> Path:
-    """The file of a `sqlite:` URL. StoreRefused for any other URL."""
+    """The file of a `sqlite:` URL. NoStore for any other URL."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path.endswith("/") or path == ":memory:":
-        raise StoreRefused(f"store {url!r} is not a store URL; write {_FORMS}")
+        raise NoStore(f"store {url!r} is not a store URL; write {_FORMS}")
     return Path(path)
 
 

@@ -1,28 +1,15 @@
 """Rows to SQLite and back, a column at a time: checks and conversions then run in C for a thousand rows as for one."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, Final
 
 from schemas.tables import TABLES, Column, Table
+from sendonce.moments import from_micros, to_micros
 from sendonce.stores.ddl import is_large
 from sendonce.stores.values import check_column
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def to_micros(moment: datetime) -> int:
-    """Whole microseconds since 1970 of an aware datetime."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
-def from_micros(micros: int) -> datetime:
-    """The inverse of `to_micros`, in UTC."""
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 class Encoded:

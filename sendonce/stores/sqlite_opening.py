@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from schemas.tables import SCHEMA_VERSION
 from sendonce.folders import private_folder
-from sendonce.stores.base import Store, StoreRefused
+from sendonce.stores.base import NoStore, Store, StoreRefused
 from sendonce.stores.ddl import sqlite_ddl
 from sendonce.stores.migrations import check_not_newer, check_version, fact_number, next_step
 from sendonce.stores.sqlite import SQLiteStore, sqlite_path
@@ -50,7 +50,7 @@ def make(url: str, environment: str) -> None:
 
 
 def open_file(url: str, clock: Callable[[], datetime], boot_clock: Callable[[], SinceBoot] | None) -> Store:
-    """The store of a URL. StoreRefused if there is none, or its schema is another release's."""
+    """The store of a URL. NoStore if there is none; StoreRefused for the schema of another release."""
     path = _existing(url)
 
     def check(connection: sqlite3.Connection) -> None:
@@ -92,7 +92,7 @@ def _existing(url: str) -> Path:
     try:
         path.stat()
     except FileNotFoundError:
-        raise StoreRefused(f"there is no store at {path}; run `sendonce init`") from None
+        raise NoStore(f"there is no store at {path}; run `sendonce init`") from None
     except OSError as fault:
         raise StoreRefused(f"store {path}: {fault.strerror}; check the path and its permissions") from fault
     return path
@@ -114,16 +114,16 @@ def _make_file(path: Path) -> None:
 
 
 def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file holds a store; False for an empty file, StoreRefused for somebody else's database."""
+    """Whether the file holds a store; False for an empty file, NoStore for somebody else's database."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if names and not {"meta", "campaigns"} <= names:
-        raise StoreRefused(f"store {path}: the file is a SQLite database, but not a Sendonce store; name another file")
+        raise NoStore(f"store {path}: the file is a SQLite database, but not a Sendonce store; name another file")
     return bool(names)
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     if not _has_tables(connection, path):
-        raise StoreRefused(f"store {path}: the file is empty; run `sendonce init`")
+        raise NoStore(f"store {path}: the file is empty; run `sendonce init`")
     found = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
     if found is None:
         raise StoreRefused(f"store {path} has lost its schema_version; restore it from a backup")

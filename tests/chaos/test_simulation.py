@@ -9,8 +9,9 @@ import pytest
 
 from schemas.outcomes import Outcome
 from schemas.tables import Batch
-from sendonce.delivery import batches, limits, protocol, reopening, retrying
+from sendonce.delivery import batches, limits, reopening, retrying
 from sendonce.delivery.limits import Grant
+from sendonce.delivery.protocol import owning
 from sendonce.delivery.terms import Move
 from tests.chaos.simulation import World
 
@@ -92,12 +93,12 @@ class _WhoeverOwnsIt:
 
 def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was overtaken writes all the same."""
-    real = protocol.advance
+    real = owning.advance
 
     def advance(tx: Any, terms: Any, mine: Batch, *rest: Any) -> Any:
         return real(_WhoeverOwnsIt(tx, mine), terms, mine, *rest)
 
-    monkeypatch.setattr(protocol, "advance", advance)
+    monkeypatch.setattr(owning, "advance", advance)
 
 
 def no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +111,8 @@ def no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return step
 
-    monkeypatch.setattr(protocol, "claim", without(protocol.claim))
-    monkeypatch.setattr(protocol, "advance", without(protocol.advance))
+    monkeypatch.setattr(owning, "claim", without(owning.claim))
+    monkeypatch.setattr(owning, "advance", without(owning.advance))
 
 
 def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,9 +93,19 @@ def test_a_wrong_call_tells_machines_in_json(sendonce: Call, store: Store) -> No
 def test_a_missing_store_says_how_to_make_one(sendonce: Call) -> None:
     answer = sendonce("list")
 
-    assert answer.code == 1
+    assert answer.code == 2
     assert "there is no store at" in answer.err
     assert "run `sendonce init`" in answer.err
+
+
+def test_a_store_that_is_there_and_cannot_be_used_is_no_wrong_call(sendonce: Call, folder: Path) -> None:
+    (folder / "torn.db").write_text("no database at all, and long enough to be taken for one" * 20)
+
+    missing = sendonce("status", "--store", "sqlite:///empty.db", "--json")
+    torn = sendonce("status", "--store", "sqlite:///torn.db", "--json")
+
+    assert (missing.code, missing.json["error"]["reason"]) == (2, "no_store")
+    assert (torn.code, torn.json["error"]["reason"]) == (1, "store_refused")
 
 
 def test_a_fault_that_nobody_foresaw_is_not_hidden(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

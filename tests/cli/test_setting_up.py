@@ -11,7 +11,7 @@ from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
 from tests.cli.conftest import Call
 from tests.control.made import batch_row, seal
-from tests.emulated import spanner_emulator
+from tests.emulated import Emulator
 
 
 def test_init_makes_store_settings_and_lanes_and_may_be_repeated(sendonce: Call, folder: Path) -> None:
@@ -85,15 +85,12 @@ def test_init_leaves_no_settings_of_a_store_that_it_could_not_make(sendonce: Cal
 
 
 @pytest.mark.needs("google.cloud.spanner")
-@pytest.mark.emulator("spanner")
 def test_init_writes_a_store_on_spanner_into_the_settings(
-    sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+    spanner: Emulator, sendonce: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "spanner://local/sendonce/settings"
-    with spanner_emulator() as address, monkeypatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        patch.setenv("SENDONCE_STORE", url)
-        assert sendonce("init").code == 0
+    monkeypatch.setenv("SENDONCE_STORE", url)
+    assert sendonce("init").code == 0
     assert f"store: {url}\n" in (folder / "sendonce.yaml").read_text()
 
 

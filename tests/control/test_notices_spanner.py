@@ -1,7 +1,5 @@
 """The same notices on the Spanner emulator: the looks by index, the claim, and who comes second."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from schemas.elements import DeadLetter
@@ -21,17 +19,14 @@ from sendonce.control.notices import (
 )
 from sendonce.stores.base import Store
 from sendonce.stores.opening import init_store
-from tests.emulated import spanner_emulator
+from tests.emulated import Emulator
 
 pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
-pytestmark = pytest.mark.emulator("spanner")
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        yield init_store("spanner://sendonce-test/notices/store")
+def store(spanner: Emulator) -> Store:
+    return init_store("spanner://sendonce-test/notices/store")
 
 
 def test_from_writing_to_forgetting(store: Store) -> None:

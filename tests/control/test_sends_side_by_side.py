@@ -28,24 +28,16 @@ from sendonce.stores.opening import init_store, open_store, store_key
 from tests.control import send_workers
 from tests.control.sending import body, ready, reasons, rows, take, to
 from tests.delivery.test_streams import TERMS
-from tests.emulated import spanner_emulator
 from tests.fakes import FakeSender, ProviderLog
 from tests.stores.processes import started, told
 
 ROUNDS = 100
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[None]:
-    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        yield
-
-
 @pytest.fixture(params=["sqlite", pytest.param("spanner", marks=pytest.mark.emulator("spanner"))])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "spanner":
-        request.getfixturevalue("emulator")
+        request.getfixturevalue("spanner")
         url = f"spanner://sendonce-test/sends/s{abs(hash(request.node.name)) % 10**9}"
     else:
         url = f"sqlite:///{tmp_path / 'store.db'}"

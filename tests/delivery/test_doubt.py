@@ -7,7 +7,7 @@ import pytest
 from schemas.letters import dump
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Limit, Permit
-from sendonce.delivery import protocol
+from sendonce.delivery.protocol import owning
 from sendonce.delivery.resolver import decide
 from sendonce.delivery.terms import Move
 from sendonce.senders.base import Reply, Verdict
@@ -222,7 +222,7 @@ def test_a_repeat_is_not_taken_for_another_request_of_the_same_owner(world: Worl
     def repeated(_: object) -> None:
         hashed, provider = doubt.payload_hash or "", doubt.provider or ""
         turn = world.store.transact(
-            lambda tx: protocol.reclaim(tx, AGAIN, reference, "w1", hashed, provider, {}), tag="reclaim"
+            lambda tx: owning.reclaim(tx, AGAIN, reference, "w1", hashed, provider, {}), tag="reclaim"
         )
         moves.append(turn.move)
 

@@ -9,7 +9,7 @@ import pytest
 from schemas.outcomes import Outcome
 from schemas.tables import Limit, Switch
 from sendonce.control.expiry import with_end
-from sendonce.delivery import protocol
+from sendonce.delivery.protocol import doubts
 from sendonce.senders.base import Reply, Verdict
 from tests.delivery.faulty import AGAIN, IDEMPOTENT
 from tests.delivery.world import CAMPAIGN, World
@@ -120,9 +120,7 @@ def test_a_doubt_that_is_settled_after_the_end_completes_the_campaign(world: Wor
     world.sweep(in_doubt="hold")
     assert (world.kinds(), world.batch().state) == ("drr", "held")
     work = {0: Outcome.ASSUMED}
-    world.store.transact(
-        lambda tx: protocol.settle(tx, world.key, CAMPAIGN, 0, work, "rows", decision=None), tag="test"
-    )
+    world.store.transact(lambda tx: doubts.settle(tx, world.key, CAMPAIGN, 0, work, "rows", decision=None), tag="test")
     world.sweep()
     assert (world.kinds(), world.campaign_row().state) == ("urr", "completed")
 

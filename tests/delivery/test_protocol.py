@@ -7,7 +7,8 @@ import pytest
 from schemas.letters import FormLetter, Letter, Letters
 from schemas.outcomes import Outcome
 from schemas.tables import Suppression, Switch
-from sendonce.delivery import protocol
+from sendonce.delivery import batches
+from sendonce.delivery.protocol import queueing
 from sendonce.delivery.requests import next_letters
 from sendonce.delivery.terms import Move
 from sendonce.senders.base import Capabilities, Reply, Verdict
@@ -134,7 +135,7 @@ def test_the_twelfth_failure_in_a_row_is_the_last(world: World, failures: int, k
         world.owner(world.sender()).deliver(world.render(references[number]))
         for other, reference in references.items():
             if other not in (0, number):
-                world.store.transact(lambda tx, r=reference: protocol.release(tx, r, tx.now()), tag="test")
+                world.store.transact(lambda tx, r=reference: queueing.release(tx, r, tx.now()), tag="test")
     assert (world.kinds(), world.batch().tries) == (kinds, failures)
 
 
@@ -250,8 +251,8 @@ def test_a_claim_whose_commit_reply_was_lost_is_settled_by_reading_back(world: W
 def test_a_final_outcome_never_changes(world: World) -> None:
     world.campaign([2])
     world.deliver(world.sender())
-    with pytest.raises(protocol.batches.FinalOutcome):
-        protocol.batches.apply(world.batch(), {0: Outcome.CANCELLED})
+    with pytest.raises(batches.FinalOutcome):
+        batches.apply(world.batch(), {0: Outcome.CANCELLED})
 
 
 def test_packed_writes_rows_for_exceptions_only(world: World) -> None:

@@ -1,6 +1,5 @@
 """Retry, replay and the erasing of dead letters on the Spanner emulator: what SQLite's tests prove there holds here."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -31,23 +30,15 @@ from sendonce.delivery.retrying import plan_retry, retry
 from sendonce.stores.base import Store, Tx
 from sendonce.stores.opening import init_store
 from tests.control.made import batch_row, campaign_row, outcomes, seal
-from tests.emulated import spanner_emulator
+from tests.emulated import Emulator
 
 pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
-pytestmark = pytest.mark.emulator("spanner")
 FULL, UNKNOWN = Outcome.PROVIDER_MAILBOX_FULL, Outcome.PROVIDER_UNKNOWN_MAILBOX
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        yield address
-
-
 @pytest.fixture
-def store(emulator: str) -> Store:
+def store(spanner: Emulator) -> Store:
     return init_store(f"spanner://sendonce-test/retries/store-{next(_numbers)}")
 
 

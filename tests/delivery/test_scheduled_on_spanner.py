@@ -1,7 +1,6 @@
 """Campaigns that start later on the Spanner emulator: by its own time, and by no other ways of reading than before."""
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 
@@ -16,24 +15,16 @@ from sendonce.stores.base import Store
 from sendonce.stores.opening import init_store, store_key
 from tests.control.made import batch_row, campaign_row, seal
 from tests.delivery.world import TERMS
-from tests.emulated import spanner_emulator
+from tests.emulated import Emulator
 from tests.stores.commits import watched
 
 pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
-pytestmark = pytest.mark.emulator("spanner")
 PATIENCE_S = 60.0
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        yield address
-
-
 @pytest.fixture
-def store(emulator: str) -> Store:
+def store(spanner: Emulator) -> Store:
     return init_store(f"spanner://sendonce-test/scheduled/store-{next(_numbers)}")
 
 

@@ -25,14 +25,14 @@ from sendonce.control.outcomes import outcomes_of, recipient_outcomes
 from sendonce.control.progress import count, quick_count
 from sendonce.control.status import all_statuses, campaign_status
 from sendonce.control.triggers import apply_triggers, read_or_bad
-from sendonce.delivery import protocol
 from sendonce.delivery.cancellation import cancel
 from sendonce.delivery.halting import give_up, halt_campaign
 from sendonce.delivery.lane_use import lane_uses
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.outlook import left_to_do
+from sendonce.delivery.protocol import doubts
 from sendonce.delivery.resolver import Policy, decide
-from sendonce.delivery.sweeper import Watch, sweep_lane
+from sendonce.delivery.sweeper import SweepMemory, sweep_lane
 from sendonce.delivery.terms import Terms
 from sendonce.senders.base import Reply, Verdict
 from sendonce.stores.sqlite import SQLiteReader
@@ -65,8 +65,8 @@ def deliver_all(world: World, script: Any = ()) -> None:
         world.owner(sender, terms).deliver(world.render(reference))
 
 
-def sweep(world: World, watch: Watch | None = None) -> Any:
-    return sweep_lane(world.store, world.key, TERMS, Policy("hold", "rows"), world._id, watch)
+def sweep(world: World, memory: SweepMemory | None = None) -> Any:
+    return sweep_lane(world.store, world.key, TERMS, Policy("hold", "rows"), world._id, memory)
 
 
 def all_people(world: World) -> list[Recipient]:
@@ -185,7 +185,7 @@ def test_a_doubt_whose_letter_cannot_be_made_again_takes_the_next_rung(world: Wo
     (reference,) = world.plan(asking)
     after = give_up(world.store, world.key, reference, "template gone", "rows")
     assert isinstance(after, Batch)
-    assert (after.state, after.wait_reason) == ("in_doubt", protocol.PAYLOAD_CHANGED)
+    assert (after.state, after.wait_reason) == ("in_doubt", doubts.PAYLOAD_CHANGED)
     sweep(world)
     assert batch_of(world.store, "a").state == "held"
 
@@ -311,10 +311,10 @@ def test_progress_of_a_large_stream_is_summed_up_little_by_little(
     monkeypatch.setattr(stream_progress, "BATCHES_A_LOOK", 10)
     take(world.store, *(body(f"k{n}") for n in range(100)))
     deliver_all(world)
-    watch = Watch()
+    memory = SweepMemory()
     looks = 0
     while not rows(world.store, Progress):
-        sweep(world, watch)
+        sweep(world, memory)
         world.pass_s(1)
         looks += 1
     assert 5 < looks < 64
@@ -324,15 +324,15 @@ def test_progress_of_a_large_stream_is_summed_up_little_by_little(
 
 def test_progress_that_does_not_move_is_not_written_at_every_look(world: World) -> None:
     take(world.store, body("a"))
-    watch = Watch()
+    memory = SweepMemory()
     written = set()
     for _ in range(9):
-        sweep(world, watch)
+        sweep(world, memory)
         written.add(rows(world.store, Progress)[0].at)
         world.pass_s(1)
     assert len(written) == 1
     world.pass_s(10)
-    sweep(world, watch)
+    sweep(world, memory)
     assert rows(world.store, Progress)[0].at not in written
 
 
@@ -342,8 +342,8 @@ def test_nothing_that_runs_often_looks_at_every_batch_of_a_stream(
     """A stream has a batch for each send: sums over all of them at each tick held up what was to be sent."""
     take(world.store, *(body(f"k{n}") for n in range(10)))
     deliver_all(world)
-    watch = Watch()
-    sweep(world, watch)
+    memory = SweepMemory()
+    sweep(world, memory)
     seen: list[tuple[Any, ...]] = []
     scan, tally = SQLiteReader.scan, SQLiteReader.tally
 
@@ -359,7 +359,7 @@ def test_nothing_that_runs_often_looks_at_every_batch_of_a_stream(
     monkeypatch.setattr(SQLiteReader, "tally", note(tally, "tally"))
     take(world.store, body("next"))
     deliver_all(world)
-    sweep(world, watch)
+    sweep(world, memory)
     world.store.read(lambda reader: left_to_do(reader, [running_lane()]))
     assert seen == []
 
@@ -372,13 +372,13 @@ def running_lane() -> RunningLane:
 def test_a_watch_forgets_streams_that_are_over(world: World) -> None:
     take(world.store, body("a"))
     deliver_all(world)
-    watch = Watch()
-    sweep(world, watch)
-    assert watch.sums._streams
+    memory = SweepMemory()
+    sweep(world, memory)
+    assert memory.sums._streams
     world.clock.at = MIDNIGHT
-    sweep(world, watch)
-    sweep(world, watch)
-    assert not watch.sums._streams
+    sweep(world, memory)
+    sweep(world, memory)
+    assert not memory.sums._streams
 
 
 def test_lists_of_many_take_a_large_streams_numbers_from_its_progress(

@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import jsonschema
 import pytest
 
-from tests.emulated import pubsub_emulator
 from tests.toolchains import EXAMPLES
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
@@ -27,14 +25,7 @@ COMMANDS = {
 }
 ALL = [pytest.param(name, marks=[] if name == "python" else pytest.mark.toolchain(name)) for name in COMMANDS]
 
-pytestmark = pytest.mark.emulator("pubsub")
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield address
+pytestmark = pytest.mark.usefixtures("pubsub")
 
 
 def run(name: str, topic: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -52,7 +43,7 @@ def run(name: str, topic: str, *arguments: str, **environment: str) -> "subproce
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_publishes_a_send_that_a_job_takes(emulator: str, name: str) -> None:
+def test_it_publishes_a_send_that_a_job_takes(name: str) -> None:
     topic = Topic()
     for _ in range(2):
         done = run(name, topic.topic, 'login-"4711"', "ann@shop.example", "482 913")
@@ -71,7 +62,7 @@ def test_it_publishes_a_send_that_a_job_takes(emulator: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_not_published_ends_with_1_and_tells_nothing_of_a_person(emulator: str, name: str) -> None:
+def test_what_is_not_published_ends_with_1_and_tells_nothing_of_a_person(name: str) -> None:
     done = run(name, "projects/shop-test/topics/not-there", "login-1", "ann@shop.example", "482913")
     assert done.returncode == 1
     assert "not published" in done.stderr
@@ -79,13 +70,13 @@ def test_what_is_not_published_ends_with_1_and_tells_nothing_of_a_person(emulato
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_call_without_arguments_tells_how(emulator: str, name: str) -> None:
+def test_a_call_without_arguments_tells_how(name: str) -> None:
     done = run(name, "projects/shop-test/topics/not-there")
     assert done.returncode == (1 if name == "go" else 2)  # `go run` makes 1 of it
     assert "usage: " in done.stderr
 
 
-def test_the_python_example_waits_for_the_outcome(emulator: str) -> None:
+def test_the_python_example_waits_for_the_outcome() -> None:
     topic, told = Topic(), Topic()
     told.publish(
         b'{"v":1,"message_id":"m","idempotency_key":"login-2-code","outcome":"refused","reason":"expired",'

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import apache_beam as beam
 import pytest
@@ -16,11 +17,13 @@ from apache_beam.pipeline import PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-from pipelines import campaign
+from pipelines import campaign, cloud
 from pipelines.campaign import build
 from pipelines.cloud import TICK_FRESH_S, Fresh, TriggersFrom, _Message, campaign_options, cloud_ports
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.cli.main import run as cli
+from sendonce.config import Config, apply_config
+from sendonce.moments import from_micros
 from sendonce.stores.opening import init_store
 
 SUBSCRIPTION = "projects/shop-test/subscriptions/sendonce"
@@ -99,14 +102,17 @@ def test_references_are_grouped_and_nothing_of_ours_is_pickled() -> None:
     assert any("/Group/" in each.unique_name for each in components.transforms.values())
 
 
-def test_a_message_keeps_its_bytes_and_attributes() -> None:
-    message = PubsubMessage(b"\xff\xfe", {"type": "start", "priority": "bulk"}, message_id="m1")
-    (made,) = _Message().process(message)
+def test_a_message_keeps_its_bytes_its_attributes_and_when_it_was_published() -> None:
+    published_at = datetime(2026, 1, 15, 9, 0, 0, 123456, tzinfo=UTC)
+    message = PubsubMessage(b"\xff\xfe", {"type": "start", "priority": "bulk"}, "m1", published_at)
+    read = PubsubMessage._from_proto_str(message._to_proto_str())  # as the runner's reader makes it
+    (made,) = _Message().process(read)
     assert (made.body, json.loads(made.attributes), made.message_id) == (
         b"\xff\xfe",
         {"type": "start", "priority": "bulk"},
         "m1",
     )
+    assert from_micros(made.published_at_us) == published_at
     (bare,) = _Message().process(PubsubMessage(b"{}", None))
     assert bare == TriggerMessage(b"{}", "{}", "")
 
@@ -146,7 +152,7 @@ def test_a_wrong_call_is_answered_with_its_mend(
 
 def test_a_store_that_is_not_there_is_named(tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    assert campaign.main(["--subscription", SUBSCRIPTION]) == 1
+    assert campaign.main(["--subscription", SUBSCRIPTION]) == 2
     assert "sendonce init" in capsys.readouterr().err
 
 
@@ -158,6 +164,19 @@ def test_a_store_of_another_environment_is_refused(tmp_path, monkeypatch, capsys
     assert "the settings are for production" in capsys.readouterr().err
     assert cli(["run"]) == 2
     assert "the settings are for production" in capsys.readouterr().err
+
+
+def test_starting_opens_the_store_once_and_leaves_it_closed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    store = init_store(f"sqlite:///{tmp_path}/store.db", "test")
+    seen = []
+    close = store.close
+    monkeypatch.setattr(store, "close", lambda: (seen.append("closed"), close()))
+    monkeypatch.setattr(cloud, "open_store", lambda url: (seen.append(url), store)[1])
+    monkeypatch.setattr(beam.Pipeline, "run", lambda self: "job")
+    config = Config.model_validate({"store": "spanner://shop-test/main/sendonce", "subscription": SUBSCRIPTION})
+    apply_config(store, config, "test")
+    assert cloud.start(config, PRIORITIES, ["--runner=FnApiRunner"]) == "job"
+    assert seen == ["spanner://shop-test/main/sendonce", "closed"]
 
 
 def test_lanes_of_one_worker_group() -> None:

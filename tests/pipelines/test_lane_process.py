@@ -4,13 +4,12 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.emulated import Missing, pubsub_emulator, pubsub_program
+from tests.emulated import Emulator
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
@@ -29,21 +28,10 @@ PROJECT = "shop-test"
 TIMES = {"lease_s": 3, "request_timeout_s": 1, "margin_s": 0.5, "permit_ttl_s": 1, "window_s": 2, "visibility_s": 3}
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    try:
-        pubsub_program()
-    except Missing as missing:
-        pytest.skip(str(missing))
+@pytest.fixture
+def topic(pubsub: Emulator) -> Topic:
     if not live._several_cpus():
         pytest.skip("this machine has one CPU, so a live job keeps all lanes in its own process")
-    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield address
-
-
-@pytest.fixture
-def topic(emulator: str) -> Topic:
     return Topic()
 
 
@@ -141,6 +129,7 @@ def test_a_store_that_is_gone_ends_both(shop: Shop, topic: Topic) -> None:
     [
         (["ConfigFault", "no such sender"], ConfigFault, "no such sender"),
         (["StoreRefused", "the disk is full"], StoreRefused, "the disk is full"),
+        (["NoStore", "there is no store"], StoreRefused, "there is no store"),
         (["JobFault", "gone"], JobFault, "gone"),
         (
             ["TypeError", "secret"],

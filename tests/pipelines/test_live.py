@@ -3,14 +3,14 @@
 import json
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.emulated import Missing, pubsub_emulator, pubsub_program
+from tests.emulated import Emulator
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
@@ -27,19 +27,8 @@ ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    try:
-        pubsub_program()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield address
-
-
 @pytest.fixture
-def topic(emulator: str) -> Topic:
+def topic(pubsub: Emulator) -> Topic:
     return Topic()
 
 

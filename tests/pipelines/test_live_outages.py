@@ -32,13 +32,6 @@ lanes: {bulk: {batch_size: 10, limits: [{rate: 60/s, burst: 60}]}}
 """
 
 
-@pytest.fixture(scope="module")
-def spanner() -> Iterator[Emulator]:
-    with emulator("spanner") as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", running.address)
-        yield running
-
-
 @pytest.fixture
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """One for each test: some end it."""

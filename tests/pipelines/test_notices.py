@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import replace
 from itertools import count
@@ -16,7 +15,7 @@ from schemas.tables import Notice
 from sendonce.control.topics import TopicClient, check_topic
 from sendonce.stores.base import Tx
 from tests.control import sending
-from tests.emulated import pubsub_emulator
+from tests.emulated import Emulator, pubsub_emulator
 from tests.pipelines.shop import Shop, people
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
@@ -31,20 +30,13 @@ pytestmark = pytest.mark.emulator("pubsub")
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield address
-
-
 @pytest.fixture
-def triggers(emulator: str) -> Topic:
+def triggers(pubsub: Emulator) -> Topic:
     return Topic()
 
 
 @pytest.fixture
-def told(emulator: str) -> Topic:
+def told(pubsub: Emulator) -> Topic:
     return Topic()
 
 
@@ -303,7 +295,7 @@ def test_what_is_no_outcome_is_passed_over(told: Topic) -> None:
     assert told.is_read_up()
 
 
-def test_a_subscription_that_is_not_there(emulator: str) -> None:
+def test_a_subscription_that_is_not_there(pubsub: Emulator) -> None:
     with Outcomes(f"{PROJECT}/subscriptions/nowhere", idle_s=PATIENCE_S) as outcomes, pytest.raises(google.NotFound):
         list(outcomes)
     with OutcomeWaiter(f"{PROJECT}/subscriptions/nowhere") as waiter, pytest.raises(google.NotFound):
@@ -342,7 +334,7 @@ def test_the_doctor_looks_at_a_topic_without_publishing(told: Topic) -> None:
     assert problem == f"there is no topic {gone}; `gcloud pubsub topics create not-here --project shop-test` makes it"
 
 
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, emulator: str) -> None:
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, pubsub: Emulator) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:1")
     client = TopicClient()
     answer = client.publish(f"{PROJECT}/topics/told", [(b"x", {})] * 3)

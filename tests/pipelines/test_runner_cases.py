@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from sendonce.senders.base import Prepared, Reply
 from sendonce.senders.outbox import Outbox
 from sendonce.stores.opening import open_store
 from tests.cli.conftest import Call, folder, sendonce  # noqa: F401  (fixtures)
-from tests.emulated import pubsub_emulator
+from tests.emulated import Emulator
 from tests.evidence import read_outbox
 from tests.pipelines.shop import Shop
 from transforms.worker import WorkerSpec
@@ -86,19 +85,11 @@ def read_people(case: str) -> list[dict[str, Any]]:
         return [{"id": row["recipient_id"], "email": row["email"]} for row in csv.DictReader(file)]
 
 
-@pytest.fixture
-def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with pubsub_emulator() as address:
-        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield
-
-
-@pytest.mark.emulator("pubsub")
 @pytest.mark.parametrize("after_s", [0.0, 0.9])
 def test_triggers_that_a_killed_job_had_pulled_are_followed_by_the_next(
     sendonce: Call,  # noqa: F811
     folder: Path,  # noqa: F811
-    pubsub: None,
+    pubsub: Emulator,
     after_s: float,
 ) -> None:
     """The case autoack-loss: kill -9 within a second of the first line that the job says."""

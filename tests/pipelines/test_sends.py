@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, OutboundMessage, Recipient
 from sendonce.config import Config, apply_config
 from sendonce.control.pushed_templates import push_template
+from sendonce.moments import to_micros
 from sendonce.rendering.catalogue import source_of
 from tests.control.sending import FILES, body, template, to
 from tests.pipelines.shop import Shop
@@ -90,6 +92,18 @@ def test_the_same_send_many_times_and_at_several_runs_is_one_letter(shop: Shop) 
     assert len(shop.letters()) == 1
     (letter,) = shop.dead_letters()
     assert (letter.reason, letter.stage, letter.body) == ("idempotency_conflict", "trigger", body("a", [to(2)]))
+
+
+def test_a_codes_end_counts_from_its_publishing_and_not_from_when_a_worker_read_it(shop: Shop) -> None:
+    """A job on a runner of the cloud that was down for an hour would have sent codes that were an hour old."""
+    now = shop.store.read(lambda reader: reader.now())
+    ages = {"hour": timedelta(hours=1), "late": timedelta(minutes=10, seconds=1), "young": timedelta(minutes=1)}
+    known = [TriggerMessage(body(key), "{}", key, to_micros(now - age)) for key, age in ages.items()]
+    report = shop.run(triggers=[*known, TriggerMessage(body("unknown"), "{}", "unknown")])
+    assert [result.ended for result in report.triggers] == ["applied"] * 4
+    found = {key: reasons(shop, key)[0] for key in (*ages, "unknown")}
+    assert found == {"hour": "expired", "late": "expired", "young": "accepted", "unknown": "accepted"}
+    assert batch(shop, "young").expires_at == now + timedelta(minutes=9)
 
 
 def test_case_duplicate_delivery_of_a_send_is_one_run(shop: Shop) -> None:

@@ -1,31 +1,21 @@
 """Sends through a real Pub/Sub (Google's emulator) and the streaming graph."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sendonce.control.pushed_templates import push_template
 from tests.control.sending import body, template, to
-from tests.emulated import pubsub_emulator
+from tests.emulated import Emulator
 from tests.pipelines.shop import Shop
 
 pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not installed")
 from tests.pipelines.pubsub import Topic, live_job, until
 from tests.pipelines.test_sends import batch, configure, reasons
 
-pytestmark = pytest.mark.emulator("pubsub")
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with pubsub_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUBSUB_EMULATOR_HOST", address)
-        yield address
-
 
 @pytest.fixture
-def topic(emulator: str) -> Topic:
+def topic(pubsub: Emulator) -> Topic:
     return Topic()
 
 

@@ -1,7 +1,6 @@
 """A campaign on the Spanner store from its file to its last outcome: what it costs, and by which ways it reads."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from schemas.tables import (
 )
 from sendonce.stores.opening import shared_store
 from tests.cli.conftest import Call, folder, sendonce  # noqa: F401  (fixtures)
-from tests.emulated import emulator
 from tests.stores.commits import MUTATIONS_MAX, Calls, watched
 
-pytestmark = pytest.mark.emulator("spanner")
+pytestmark = pytest.mark.usefixtures("spanner")
 pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
 URL = "spanner://sendonce-test/campaign/store"
 PEOPLE, BATCH, REQUEST = 60, 30, 10
@@ -36,13 +34,6 @@ lanes: {{bulk: {{batch_size: {BATCH}, parallel: 1, limits: [{{rate: 5000/s, burs
 """
 # Tables that grow with what is sent; the others hold settings, campaigns, jobs: what people made, one by one.
 LARGE = [TABLES[kind] for kind in (Recipient, Batch, Attempt, OutboundMessage, Permit, IdempotencyKey, DeliveryEvent)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spanner() -> Iterator[None]:
-    with emulator("spanner") as running, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", running.address)
-        yield
 
 
 @pytest.fixture

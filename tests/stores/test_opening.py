@@ -13,7 +13,7 @@ import pytest
 
 from schemas.tables import SCHEMA_VERSION, Batch
 from sendonce.stores import migrations
-from sendonce.stores.base import StoreRefused
+from sendonce.stores.base import NoStore, StoreRefused
 from sendonce.stores.migrations import Migration
 from sendonce.stores.opening import (
     init_store,
@@ -190,7 +190,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize("use", [open_store, migrate_store, shared_store])
 def test_a_missing_store_says_how_to_make_it_and_is_not_made(use: Callable[[str], Any], url: str, path: Path) -> None:
-    with pytest.raises(StoreRefused, match=r"there is no store at .*; run `sendonce init`") as refused:
+    with pytest.raises(NoStore, match=r"there is no store at .*; run `sendonce init`") as refused:
         use(url)
     assert str(path) in str(refused.value)
     assert list(path.parent.iterdir()) == []

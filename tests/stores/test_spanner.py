@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -15,26 +15,19 @@ from sendonce.stores import migrations
 from sendonce.stores.base import AlreadyExists, StoreRefused, StoreUnavailable
 from sendonce.stores.migrations import Migration
 from sendonce.stores.opening import init_store, migrate_store, open_store, store_key
-from tests.emulated import spanner_emulator
+from tests.emulated import Emulator
 from tests.stores import workers
 from tests.stores.contract import StoreContract
 from tests.stores.made import batch, suppression
 from tests.stores.processes import in_child, started, told
 
-spanner = pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
-from google.auth.credentials import AnonymousCredentials  # noqa: E402
+pytest.importorskip("google.cloud.spanner", reason="google-cloud-spanner is not installed")
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.spanner import Client
 
-from sendonce.stores.spanner_opening import place_of  # noqa: E402
+from sendonce.stores.spanner_opening import place_of
 
-pytestmark = pytest.mark.emulator("spanner")
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[str]:
-    with spanner_emulator() as address, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPANNER_EMULATOR_HOST", address)
-        yield address
 
 
 def fresh_url() -> str:
@@ -46,13 +39,13 @@ def fresh_url() -> str:
 
 
 @pytest.fixture
-def url(emulator: str) -> str:
+def url(spanner: Emulator) -> str:
     return fresh_url()
 
 
 class TestContract(StoreContract):
     @pytest.fixture
-    def url(self, emulator: str) -> str:
+    def url(self, spanner: Emulator) -> str:
         return fresh_url()
 
 
@@ -80,7 +73,7 @@ def test_init_for_another_environment_is_refused(url: str) -> None:
         init_store(url, "production")
 
 
-def test_two_inits_at_once_make_one_store(emulator: str) -> None:
+def test_two_inits_at_once_make_one_store(spanner: Emulator) -> None:
     url = f"spanner://sendonce-test/race/store-{next(_numbers)}"
     with started(workers.init_and_tell_key, url) as (_, one), started(workers.init_and_tell_key, url) as (_, two):
         for report in (one, two):
@@ -90,15 +83,15 @@ def test_two_inits_at_once_make_one_store(emulator: str) -> None:
         assert told(one) == told(two)
 
 
-def test_a_database_that_is_not_there_is_refused_with_the_command(emulator: str) -> None:
+def test_a_database_that_is_not_there_is_refused_with_the_command(spanner: Emulator) -> None:
     with pytest.raises(StoreRefused, match="run `sendonce init`"):
         open_store("spanner://sendonce-test/nowhere/nothing")
 
 
-def test_somebody_elses_database_is_left_alone(emulator: str) -> None:
+def test_somebody_elses_database_is_left_alone(spanner: Emulator) -> None:
     url = f"spanner://sendonce-test/other/store-{next(_numbers)}"
     place = place_of(url)
-    client = spanner.Client(project=place.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    client = Client(project=place.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
     config = f"projects/{place.project}/instanceConfigs/emulator-config"
     instance = client.instance(place.instance, configuration_name=config, node_count=1)
     instance.create().result(30)
@@ -151,7 +144,7 @@ def test_a_store_of_the_first_release_migrates_to_what_a_new_store_is(
 
 def schema_of(url: str) -> list[list[Any]]:
     place = place_of(url)
-    client = spanner.Client(project=place.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
+    client = Client(project=place.project, credentials=AnonymousCredentials(), disable_builtin_metrics=True)
     database = client.instance(place.instance).database(place.database)
     found = []
     for query in (

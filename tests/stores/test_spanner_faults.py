@@ -18,14 +18,14 @@ import pytest
 from schemas.ids import shard_of
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Meta, OutboundMessage, Recipient
-from sendonce.delivery import protocol
+from sendonce.delivery.protocol import owning, queueing
 from sendonce.delivery.terms import Ask, Move, Rendered, Report, Terms
 from sendonce.stores.base import AlreadyExists, Store, StoreError, StoreRefused, StoreUnavailable, Tx
 from sendonce.stores.opening import init_store, open_store
 from sendonce.times import BULK
 from tests.cli.conftest import Call, folder, sendonce  # noqa: F401  (fixtures)
 from tests.control.made import seal
-from tests.emulated import Emulator, emulator
+from tests.emulated import Emulator
 from tests.providers.proxy import AFTER, BEFORE, Proxy
 from tests.stores import workers
 from tests.stores.commits import BYTES_MAX, MUTATIONS_MAX, failing, watched
@@ -43,12 +43,6 @@ pytestmark = pytest.mark.emulator("spanner")
 CASES = Path(__file__).parents[1] / "cases"
 PATIENCE_S = 60.0
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def spanner() -> Iterator[Emulator]:
-    with emulator("spanner") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +257,7 @@ def test_the_protocol_settles_lost_replies_of_claim_and_advance(
 ) -> None:
     """Each step is called again as it is and finds its own traces: one intent, one attempt, one final message each."""
     seal(store, "spring", [2], state="running")
-    (reference,) = store.transact(lambda tx: protocol.plan(tx, TERMS, "spring", [0]), tag="plan")
+    (reference,) = store.transact(lambda tx: queueing.plan(tx, TERMS, "spring", [0]), tag="plan")
     ask = Ask("01attempt", [0, 1], "hash", "fake")
     rendered = Rendered(SEEN, {}, {0: "m0", 1: "m1"}, {}, ())
 
@@ -274,11 +268,11 @@ def test_the_protocol_settles_lost_replies_of_claim_and_advance(
         assert caught.value.maybe_applied
         return store.transact(work, tag=tag)
 
-    turn = step("claim", lambda tx: protocol.claim(tx, TERMS, reference, "w1", rendered, ask))
+    turn = step("claim", lambda tx: owning.claim(tx, TERMS, reference, "w1", rendered, ask))
     assert turn.move is Move.GO
     assert (turn.batch.token, turn.batch.attempt_id) == (1, "01attempt")
     report = Report("01attempt", "accepted", dict.fromkeys((0, 1), Outcome.ACCEPTED))
-    step("advance", lambda tx: protocol.advance(tx, TERMS, turn.batch, "w1", report, rendered, None))
+    step("advance", lambda tx: owning.advance(tx, TERMS, turn.batch, "w1", report, rendered, None))
     found = store.read(lambda reader: reader.get(Batch, *key(0)))
     assert found is not None
     assert (found.state, found.token, found.n_accepted) == ("done", 1, 2)
@@ -394,11 +388,11 @@ def test_a_batch_of_5000_ends_in_one_commit_below_the_limits(store: Store, monke
     seal(store, "spring", [1], state="running")
     store.write_many([*people, batch(0, size=size, outcomes=bytes(size), n_open=size)])
     calls = watched(store, monkeypatch)
-    (reference,) = store.transact(lambda tx: protocol.plan(tx, TERMS, "spring", [0]), tag="plan")
+    (reference,) = store.transact(lambda tx: queueing.plan(tx, TERMS, "spring", [0]), tag="plan")
     refused = dict.fromkeys(range(size), Outcome.RENDER_ERROR)
     details = dict.fromkeys(range(size), "the variable share is no number, in body.txt.j2 line 3 " * 3)
     rendered = Rendered(SEEN, refused, {ordinal: f"{ordinal:052}" for ordinal in range(size)}, details, ())
-    turn = store.transact(lambda tx: protocol.claim(tx, TERMS, reference, "w1", rendered, None), tag="claim")
+    turn = store.transact(lambda tx: owning.claim(tx, TERMS, reference, "w1", rendered, None), tag="claim")
     assert turn.batch.state == "done"
     assert calls.by_tag == {"plan": 1, "claim": 1}
     assert size * 14 < calls.largest < MUTATIONS_MAX
@@ -498,7 +492,7 @@ def test_a_command_on_a_store_that_is_not_there_says_so_in_one_line(
     sendonce: Call,  # noqa: F811
 ) -> None:
     answer = sendonce("status", "spring", "--store", wrong)
-    assert answer.code == 1
+    assert answer.code == 2
     assert wrong in answer.err.replace("\n", "")
     assert said in answer.err.replace("\n", " ")
     assert "Traceback" not in answer.err
