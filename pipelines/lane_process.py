@@ -93,7 +93,9 @@ class LaneProcess:
         if self._thread.ident is None:
             return
         self.all_ended = not self._begun
-        self._order(["stop", max(1.0, patience_s - 1.0)])
+        # One that does not read may have a full pipe, and then an order waits for as long as it lives.
+        order = ["stop", max(1.0, patience_s - 1.0)]
+        threading.Thread(target=self._order, args=(order,), name=f"stop-{self.lanes[0]}", daemon=True).start()
         self._thread.join(max(0.0, until_s - time.monotonic()))
         process = self._process
         if process is not None and process.poll() is None:
@@ -120,7 +122,7 @@ class LaneProcess:
         self._starts += 1
         self._begun = False
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.lane_worker", *self.lanes],
+            self._command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -140,6 +142,9 @@ class LaneProcess:
             for line in process.stdout:
                 self._hear(line)
         return _how(process.wait())
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "pipelines.lane_worker", *self.lanes]
 
     def _hear(self, line: str) -> None:
         try:

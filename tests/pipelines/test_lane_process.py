@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ from schemas.tables import Job
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.stores.base import StoreRefused
-from tests.pipelines.pubsub import Topic, jobs, process, trigger, until
+from tests.pipelines.pubsub import PATIENCE_S, Topic, jobs, process, trigger, until
 from transforms.worker import WorkerSpec
 
 PROJECT = "shop-test"
@@ -72,6 +73,20 @@ def ended(pid: int) -> bool:
 
 def a_letter_went(shop: Shop) -> None:
     until(lambda: any(batch.state == "done" for batch in shop.batches("spring")), "the first batch")
+
+
+def of_bulk(heard: list[Exception]) -> LaneProcess:
+    """The bulk lane's process, not started."""
+    spec = WorkerSpec("sqlite:////nowhere/store.db", "job", ("bulk",), can_wait=False, live=True)
+    return LaneProcess(spec, PROJECT, threading.Event(), heard.append)
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> LaneProcess:
+    """One that is started and runs some other code."""
+    lanes = of_bulk([])
+    monkeypatch.setattr(lanes, "_command", lambda: [sys.executable, "-c", code])
+    lanes.start()
+    return lanes
 
 
 def slow(shop: Shop, recipients: int) -> None:
@@ -151,8 +166,31 @@ def test_a_store_that_is_gone_ends_both(shop: Shop, topic: Topic) -> None:
 )
 def test_what_it_reports_comes_out_as_it_was(said: list[str], kind: type, words: str) -> None:
     heard: list[Exception] = []
-    spec = WorkerSpec("sqlite:////nowhere/store.db", "job", ("bulk",), can_wait=False, live=True)
-    lanes = LaneProcess(spec, PROJECT, threading.Event(), heard.append)
+    lanes = of_bulk(heard)
     lanes._hear("something that a library prints\n")
     lanes._hear(json.dumps({"fault": said}) + "\n")
     assert [(type(fault), str(fault)) for fault in heard] == [(kind, words)]
+
+
+def test_one_that_does_not_read_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still, with a pipe full of wake-ups: the stop waits its patience, then ends it."""
+    lanes = instead(monkeypatch, "import time; time.sleep(600)")
+    until(lambda: lanes.pid is not None, "the process")
+    pid = lanes.pid
+    assert pid is not None
+    full = threading.Event()
+
+    def fill() -> None:
+        for _ in range(20_000):  # ten bytes each: more than any pipe holds
+            lanes._order("wake-up")
+        full.set()
+
+    threading.Thread(target=fill, daemon=True).start()
+    until(lanes._writing.locked, "an order")
+    assert not full.wait(0.5)
+    lanes._stop.set()
+    ending = threading.Thread(target=lanes.end, args=(2.0,), daemon=True)
+    ending.start()
+    ending.join(PATIENCE_S)
+    assert not ending.is_alive()
+    until(lambda: ended(pid), "its end")
