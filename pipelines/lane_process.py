@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 # What the process may report as final, by name: a person must mend it, and the whole job ends with it.
 FINAL_FAULTS = {kind.__name__: kind for kind in (ConfigFault, JobFault, StoreRefused)}
+# Signals that are for the job, which ends the process in its turn. From its first moment: whoever stops a service tells
+# each of its processes, and one that Python has hardly begun to run would die of that.
+FOR_THE_JOB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How soon it is started again after its end, twice as late each time that it did not live long.
 AGAIN_S = 1.0
 AGAIN_MOST_S = 30.0
@@ -102,6 +105,7 @@ class LaneProcess:
             process.kill()
 
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)  # of this thread alone; a new process inherits it
         again_s = AGAIN_S
         while not self._stop.is_set():
             began_s = time.monotonic()

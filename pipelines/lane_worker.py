@@ -17,7 +17,7 @@ import threading
 import traceback
 from typing import Any
 
-from pipelines.lane_process import FINAL_FAULTS
+from pipelines.lane_process import FINAL_FAULTS, FOR_THE_JOB
 from pipelines.process import settle_process
 from pipelines.quiet import errors_kept_back, loading_quietly
 from transforms.worker import WorkerSpec
@@ -62,8 +62,9 @@ class _Told(logging.Handler):
 
 def main() -> int:
     """Run the graph until the job says stop. Exit codes: 0 it was stopped, 1 it failed."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are for the job, which ends this process in its turn
+    for number in FOR_THE_JOB:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
     said: dict[str, Any] = json.loads(sys.stdin.readline() or "null") or {}
     if not said:
         return 1

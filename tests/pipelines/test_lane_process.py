@@ -194,3 +194,16 @@ def test_one_that_does_not_read_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch
     ending.join(PATIENCE_S)
     assert not ending.is_alive()
     until(lambda: ended(pid), "its end")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_for_the_job_from_the_first_moment(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Whoever stops a service tells each of its processes, and a new one had died of it while Python began."""
+    told = json.dumps({"ended": {"handed_back": 0, "all_ended": True}})
+    lanes = instead(monkeypatch, f"import sys; sys.stdin.readline(); print(sys.stdin.readline() and {told!r})")
+    until(lambda: lanes.pid is not None, "the process")
+    assert lanes.pid is not None
+    os.kill(lanes.pid, number)
+    lanes._stop.set()
+    lanes.end(PATIENCE_S)
+    assert (lanes.all_ended, lanes.restarts) == (True, 0)
