@@ -109,7 +109,10 @@ class LaneProcess:
         again_s = AGAIN_S
         while not self._stop.is_set():
             began_s = time.monotonic()
-            ended = self._one_process()
+            try:
+                ended = self._one_process()
+            except OSError as fault:  # no memory, too many processes or files: that passes
+                ended = f"could not be started ({fault.strerror or fault})"
             if self._stop.is_set() or self._over:
                 return
             again_s = AGAIN_S if time.monotonic() - began_s > LIVED_S else min(AGAIN_MOST_S, 2 * again_s)

@@ -1,13 +1,16 @@
 """The process that a live job starts for its bulk lane: whatever happens to either, nothing is lost."""
 
+import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,3 +210,20 @@ def test_signals_are_for_the_job_from_the_first_moment(monkeypatch: pytest.Monke
     lanes._stop.set()
     lanes.end(PATIENCE_S)
     assert (lanes.all_ended, lanes.restarts) == (True, 0)
+
+
+def test_one_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without memory for another process has some later: until then bulk waits, and not for ever."""
+    monkeypatch.setattr("pipelines.lane_process.AGAIN_S", 0.01)
+    start, fails = subprocess.Popen, [OSError(errno.EAGAIN, "Resource temporarily unavailable")]
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        if fails:
+            raise fails.pop()
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("pipelines.lane_process.subprocess.Popen", popen)
+    lanes = instead(monkeypatch, "import sys; sys.stdin.read()")
+    until(lambda: lanes.pid is not None, "the process")
+    lanes._stop.set()
+    lanes.end(1.0)
