@@ -151,7 +151,7 @@ class LaneProcess:
         return _how(process.wait())
 
     def _command(self) -> list[str]:
-        return [sys.executable, "-m", "pipelines.lane_worker", *self.lanes]
+        return [sys.executable, *_safe_path(), "-m", "pipelines.lane_worker", *self.lanes]
 
     def _hear(self, line: str) -> None:
         try:
@@ -192,6 +192,15 @@ class LaneProcess:
             with contextlib.suppress(OSError, ValueError):  # it has ended, or ends
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
+
+
+def _safe_path() -> list[str]:
+    """Python's option not to look for modules in the working folder, unless the job itself does: a folder there that
+    is called `pipelines`, as many are, would be taken for ours."""
+    with contextlib.suppress(OSError):  # a folder that was removed
+        if {"", os.getcwd()} & set(sys.path):
+            return []
+    return ["-P"]
 
 
 def _fault(lanes: str, kind: str, words: str) -> Exception:

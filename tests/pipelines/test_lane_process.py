@@ -227,3 +227,17 @@ def test_one_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyP
     until(lambda: lanes.pid is not None, "the process")
     lanes._stop.set()
     lanes.end(1.0)
+
+
+def test_a_folder_of_the_same_name_where_the_job_runs_is_not_taken_for_ours(shop: Shop, topic: Topic) -> None:
+    """Many who use Beam have a folder `pipelines`."""
+    (shop.folder / "pipelines").mkdir()
+    (shop.folder / "pipelines" / "__init__.py").write_text('raise ImportError("of somebody else")\n')
+    shop.campaign("spring", people(5), state="ready")
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic, flags=["-P"])  # as the command `sendonce` looks for modules
+    until(lambda: shop.state("spring")[0] == "completed", "the campaign's end")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert json.loads(said)["restarts"] == 0
