@@ -26,13 +26,15 @@ from pipelines.private_topic import tick_topic
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.failpoints import VARIABLE
-from sendonce.stores.base import StoreRefused
+from sendonce.stores.base import StoreRefused, StoreUnavailable
 from transforms.worker import WorkerSpec
 
 _log = logging.getLogger(__name__)
 
 # What the process may report as final, by name: a person must mend it, and the whole job ends with it.
 FINAL_FAULTS = {kind.__name__: kind for kind in (ConfigFault, JobFault, StoreRefused)}
+# What it may report as passing: it is started again, as after its death.
+PASSING_FAULTS = (StoreUnavailable.__name__,)
 # Signals that are for the job, which ends the process in its turn. From its first moment: whoever stops a service tells
 # each of its processes, and one that Python has hardly begun to run would die of that.
 FOR_THE_JOB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -167,6 +169,9 @@ class LaneProcess:
             self._restarts_now = said["restarts"]
         elif "fault" in said:
             kind, words = said["fault"]
+            if kind in PASSING_FAULTS:
+                _log.warning("%s lanes: %s", self._name, words)
+                return
             self._over = True
             self._on_fault(_fault(self._name, kind, words))
         elif "ended" in said:

@@ -17,7 +17,7 @@ import threading
 import traceback
 from typing import Any
 
-from pipelines.lane_process import FINAL_FAULTS, FOR_THE_JOB
+from pipelines.lane_process import FINAL_FAULTS, FOR_THE_JOB, PASSING_FAULTS
 from pipelines.process import settle_process
 from pipelines.quiet import errors_kept_back, loading_quietly
 from transforms.worker import WorkerSpec
@@ -77,7 +77,7 @@ def main() -> int:
     try:
         return _run(spec, said["project"])
     except Exception as fault:
-        if type(fault).__name__ not in FINAL_FAULTS:
+        if type(fault).__name__ not in (*FINAL_FAULTS, *PASSING_FAULTS):
             traceback.print_exc()
         _tell({"fault": [type(fault).__name__, str(fault)]})
         return 1

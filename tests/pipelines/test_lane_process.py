@@ -241,3 +241,12 @@ def test_a_folder_of_the_same_name_where_the_job_runs_is_not_taken_for_ours(shop
     said, words = job.communicate(timeout=30)
     assert job.returncode == 0, words
     assert json.loads(said)["restarts"] == 0
+
+
+def test_a_store_that_is_away_when_it_starts_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that is started again during an outage reaches no store: the codes of its job go on."""
+    heard: list[Exception] = []
+    lanes = of_bulk(heard)
+    lanes._hear(json.dumps({"fault": ["StoreUnavailable", "store x could not be reached"]}) + "\n")
+    assert (heard, lanes._over) == ([], False)
+    assert "bulk lanes: store x could not be reached" in caplog.text
