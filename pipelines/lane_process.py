@@ -135,6 +135,7 @@ class LaneProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=environment,
             process_group=0,  # Ctrl-C is for the job, which ends this one in its turn
         )
@@ -157,9 +158,11 @@ class LaneProcess:
 
     def _hear(self, line: str) -> None:
         try:
-            said: dict[str, Any] = json.loads(line)
+            said: Any = json.loads(line)
         except json.JSONDecodeError:
             return  # what some library prints is no answer
+        if not isinstance(said, dict):
+            return
         if "log" in said:
             level, words = said["log"]
             _log.log(level, "%s", words)

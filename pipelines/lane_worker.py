@@ -27,6 +27,7 @@ with loading_quietly():
     from pipelines.local import quiet_beam
 
 LOOK_S = 0.1
+_speaking = threading.Lock()
 # When the job is gone, nobody says how long to wait for requests in flight.
 ALONE_S = 20.0
 
@@ -107,9 +108,13 @@ def _run(spec: WorkerSpec, project: str) -> int:
 
 
 def _tell(answer: dict[str, Any]) -> None:
-    """Say it, if anybody hears it: when the job is gone, the work goes on to its end all the same."""
+    """Say it, if anybody hears it: when the job is gone, the work goes on to its end all the same.
+
+    Threads that log speak one after another: two answers on one line would be none.
+    """
     try:
-        print(json.dumps(answer), flush=True)
+        with _speaking:
+            print(json.dumps(answer), flush=True)
     except OSError:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

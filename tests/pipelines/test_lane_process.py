@@ -250,3 +250,11 @@ def test_a_store_that_is_away_when_it_starts_is_waited_for(caplog: pytest.LogCap
     lanes._hear(json.dumps({"fault": ["StoreUnavailable", "store x could not be reached"]}) + "\n")
     assert (heard, lanes._over) == ([], False)
     assert "bulk lanes: store x could not be reached" in caplog.text
+
+
+def test_what_libraries_print_ends_nothing() -> None:
+    heard: list[Exception] = []
+    lanes = of_bulk(heard)
+    for line in ("something", "5", "null", '"fault"', '["fault"]'):
+        lanes._hear(line + "\n")
+    assert heard == []
