@@ -26,7 +26,7 @@ from pipelines.private_topic import tick_topic
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.failpoints import VARIABLE
-from sendonce.stores.base import NoStore, StoreRefused
+from sendonce.stores.base import NoStore, StoreRefused, StoreUnavailable
 from transforms.worker import WorkerSpec
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,11 @@ _log = logging.getLogger(__name__)
 FINAL_FAULTS = {kind.__name__: kind for kind in (ConfigFault, JobFault, StoreRefused)}
 # The job had opened it before: nobody named a wrong store.
 FINAL_FAULTS[NoStore.__name__] = StoreRefused
+# What it may report as passing: it is started again, as after its death.
+PASSING_FAULTS = (StoreUnavailable.__name__,)
+# Signals that are for the job, which ends the process in its turn. From its first moment: whoever stops a service tells
+# each of its processes, and one that Python has hardly begun to run would die of that.
+FOR_THE_JOB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How soon it is started again after its end, twice as late each time that it did not live long.
 AGAIN_S = 1.0
 AGAIN_MOST_S = 30.0
@@ -95,17 +100,23 @@ class LaneProcess:
         if self._thread.ident is None:
             return
         self.all_ended = not self._begun
-        self._order(["stop", max(1.0, patience_s - 1.0)])
+        # One that does not read may have a full pipe, and then an order waits for as long as it lives.
+        order = ["stop", max(1.0, patience_s - 1.0)]
+        threading.Thread(target=self._order, args=(order,), name=f"stop-{self.lanes[0]}", daemon=True).start()
         self._thread.join(max(0.0, until_s - time.monotonic()))
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
 
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)  # of this thread alone; a new process inherits it
         again_s = AGAIN_S
         while not self._stop.is_set():
             began_s = time.monotonic()
-            ended = self._one_process()
+            try:
+                ended = self._one_process()
+            except OSError as fault:  # no memory, too many processes or files: that passes
+                ended = f"could not be started ({fault.strerror or fault})"
             if self._stop.is_set() or self._over:
                 return
             again_s = AGAIN_S if time.monotonic() - began_s > LIVED_S else min(AGAIN_MOST_S, 2 * again_s)
@@ -122,10 +133,11 @@ class LaneProcess:
         self._starts += 1
         self._begun = False
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.lane_worker", *self.lanes],
+            self._command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=environment,
             process_group=0,  # Ctrl-C is for the job, which ends this one in its turn
         )
@@ -143,11 +155,16 @@ class LaneProcess:
                 self._hear(line)
         return _how(process.wait())
 
+    def _command(self) -> list[str]:
+        return [sys.executable, *_safe_path(), "-m", "pipelines.lane_worker", *self.lanes]
+
     def _hear(self, line: str) -> None:
         try:
-            said: dict[str, Any] = json.loads(line)
+            said: Any = json.loads(line)
         except json.JSONDecodeError:
             return  # what some library prints is no answer
+        if not isinstance(said, dict):
+            return
         if "log" in said:
             level, words = said["log"]
             _log.log(level, "%s", words)
@@ -157,6 +174,9 @@ class LaneProcess:
             self._restarts_now = said["restarts"]
         elif "fault" in said:
             kind, words = said["fault"]
+            if kind in PASSING_FAULTS:
+                _log.warning("%s lanes: %s", self._name, words)
+                return
             self._over = True
             self._on_fault(_fault(self._name, kind, words))
         elif "ended" in said:
@@ -182,6 +202,15 @@ class LaneProcess:
             with contextlib.suppress(OSError, ValueError):  # it has ended, or ends
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
+
+
+def _safe_path() -> list[str]:
+    """Python's option not to look for modules in the working folder, unless the job itself does: a folder there that
+    is called `pipelines`, as many are, would be taken for ours."""
+    with contextlib.suppress(OSError):  # a folder that was removed
+        if {"", os.getcwd()} & set(sys.path):
+            return []
+    return ["-P"]
 
 
 def _fault(lanes: str, kind: str, words: str) -> Exception:

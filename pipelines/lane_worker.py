@@ -17,7 +17,7 @@ import threading
 import traceback
 from typing import Any
 
-from pipelines.lane_process import FINAL_FAULTS
+from pipelines.lane_process import FINAL_FAULTS, FOR_THE_JOB, PASSING_FAULTS
 from pipelines.process import settle_process
 from pipelines.quiet import errors_kept_back, loading_quietly
 from transforms.worker import WorkerSpec
@@ -27,6 +27,7 @@ with loading_quietly():
     from pipelines.local import quiet_beam
 
 LOOK_S = 0.1
+_speaking = threading.Lock()
 # When the job is gone, nobody says how long to wait for requests in flight.
 ALONE_S = 20.0
 
@@ -62,8 +63,9 @@ class _Told(logging.Handler):
 
 def main() -> int:
     """Run the graph until the job says stop. Exit codes: 0 it was stopped, 1 it failed."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are for the job, which ends this process in its turn
+    for number in FOR_THE_JOB:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
     said: dict[str, Any] = json.loads(sys.stdin.readline() or "null") or {}
     if not said:
         return 1
@@ -76,7 +78,7 @@ def main() -> int:
     try:
         return _run(spec, said["project"])
     except Exception as fault:
-        if type(fault).__name__ not in FINAL_FAULTS:
+        if type(fault).__name__ not in (*FINAL_FAULTS, *PASSING_FAULTS):
             traceback.print_exc()
         _tell({"fault": [type(fault).__name__, str(fault)]})
         return 1
@@ -106,9 +108,13 @@ def _run(spec: WorkerSpec, project: str) -> int:
 
 
 def _tell(answer: dict[str, Any]) -> None:
-    """Say it, if anybody hears it: when the job is gone, the work goes on to its end all the same."""
+    """Say it, if anybody hears it: when the job is gone, the work goes on to its end all the same.
+
+    Threads that log speak one after another: two answers on one line would be none.
+    """
     try:
-        print(json.dumps(answer), flush=True)
+        with _speaking:
+            print(json.dumps(answer), flush=True)
     except OSError:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

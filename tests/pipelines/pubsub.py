@@ -88,11 +88,16 @@ SENDONCE_RUN = ("sendonce.cli", "run", "--json")
 
 
 def process(
-    folder: Path, topic: Topic, *, module: Sequence[str] = SENDONCE_RUN, **environment: str
+    folder: Path,
+    topic: Topic,
+    *,
+    module: Sequence[str] = SENDONCE_RUN,
+    flags: Sequence[str] = (),
+    **environment: str,
 ) -> "subprocess.Popen[str]":
-    """`sendonce run` on a subscription, or another module with its options, as a process of its own."""
+    """`sendonce run` on a subscription, or another module with its options, in a process. flags: Python's."""
     return subprocess.Popen(
-        [sys.executable, "-m", *module, "--subscription", topic.subscription],
+        [sys.executable, *flags, "-m", *module, "--subscription", topic.subscription],
         cwd=folder,
         env={**os.environ, "SENDONCE_STORE": f"sqlite:///{folder / 'store.db'}", **environment},
         stdout=subprocess.PIPE,

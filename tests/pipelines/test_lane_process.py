@@ -1,11 +1,15 @@
 """The process that a live job starts for its bulk lane: whatever happens to either, nothing is lost."""
 
+import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +24,7 @@ from schemas.tables import Job
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.stores.base import StoreRefused
-from tests.pipelines.pubsub import Topic, jobs, process, trigger, until
+from tests.pipelines.pubsub import PATIENCE_S, Topic, jobs, process, trigger, until
 from transforms.worker import WorkerSpec
 
 PROJECT = "shop-test"
@@ -60,6 +64,20 @@ def ended(pid: int) -> bool:
 
 def a_letter_went(shop: Shop) -> None:
     until(lambda: any(batch.state == "done" for batch in shop.batches("spring")), "the first batch")
+
+
+def of_bulk(heard: list[Exception]) -> LaneProcess:
+    """The bulk lane's process, not started."""
+    spec = WorkerSpec("sqlite:////nowhere/store.db", "job", ("bulk",), can_wait=False, live=True)
+    return LaneProcess(spec, PROJECT, threading.Event(), heard.append)
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> LaneProcess:
+    """One that is started and runs some other code."""
+    lanes = of_bulk([])
+    monkeypatch.setattr(lanes, "_command", lambda: [sys.executable, "-c", code])
+    lanes.start()
+    return lanes
 
 
 def slow(shop: Shop, recipients: int) -> None:
@@ -140,8 +158,92 @@ def test_a_store_that_is_gone_ends_both(shop: Shop, topic: Topic) -> None:
 )
 def test_what_it_reports_comes_out_as_it_was(said: list[str], kind: type, words: str) -> None:
     heard: list[Exception] = []
-    spec = WorkerSpec("sqlite:////nowhere/store.db", "job", ("bulk",), can_wait=False, live=True)
-    lanes = LaneProcess(spec, PROJECT, threading.Event(), heard.append)
+    lanes = of_bulk(heard)
     lanes._hear("something that a library prints\n")
     lanes._hear(json.dumps({"fault": said}) + "\n")
     assert [(type(fault), str(fault)) for fault in heard] == [(kind, words)]
+
+
+def test_one_that_does_not_read_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that stands still, with a pipe full of wake-ups: the stop waits its patience, then ends it."""
+    lanes = instead(monkeypatch, "import time; time.sleep(600)")
+    until(lambda: lanes.pid is not None, "the process")
+    pid = lanes.pid
+    assert pid is not None
+    full = threading.Event()
+
+    def fill() -> None:
+        for _ in range(20_000):  # ten bytes each: more than any pipe holds
+            lanes._order("wake-up")
+        full.set()
+
+    threading.Thread(target=fill, daemon=True).start()
+    until(lanes._writing.locked, "an order")
+    assert not full.wait(0.5)
+    lanes._stop.set()
+    ending = threading.Thread(target=lanes.end, args=(2.0,), daemon=True)
+    ending.start()
+    ending.join(PATIENCE_S)
+    assert not ending.is_alive()
+    until(lambda: ended(pid), "its end")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_for_the_job_from_the_first_moment(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Whoever stops a service tells each of its processes, and a new one had died of it while Python began."""
+    told = json.dumps({"ended": {"handed_back": 0, "all_ended": True}})
+    lanes = instead(monkeypatch, f"import sys; sys.stdin.readline(); print(sys.stdin.readline() and {told!r})")
+    until(lambda: lanes.pid is not None, "the process")
+    assert lanes.pid is not None
+    os.kill(lanes.pid, number)
+    lanes._stop.set()
+    lanes.end(PATIENCE_S)
+    assert (lanes.all_ended, lanes.restarts) == (True, 0)
+
+
+def test_one_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without memory for another process has some later: until then bulk waits, and not for ever."""
+    monkeypatch.setattr("pipelines.lane_process.AGAIN_S", 0.01)
+    start, fails = subprocess.Popen, [OSError(errno.EAGAIN, "Resource temporarily unavailable")]
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        if fails:
+            raise fails.pop()
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("pipelines.lane_process.subprocess.Popen", popen)
+    lanes = instead(monkeypatch, "import sys; sys.stdin.read()")
+    until(lambda: lanes.pid is not None, "the process")
+    lanes._stop.set()
+    lanes.end(1.0)
+
+
+def test_a_folder_of_the_same_name_where_the_job_runs_is_not_taken_for_ours(shop: Shop, topic: Topic) -> None:
+    """Many who use Beam have a folder `pipelines`."""
+    (shop.folder / "pipelines").mkdir()
+    (shop.folder / "pipelines" / "__init__.py").write_text('raise ImportError("of somebody else")\n')
+    shop.campaign("spring", people(5), state="ready")
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic, flags=["-P"])  # as the command `sendonce` looks for modules
+    until(lambda: shop.state("spring")[0] == "completed", "the campaign's end")
+    job.send_signal(signal.SIGTERM)
+    said, words = job.communicate(timeout=30)
+    assert job.returncode == 0, words
+    assert json.loads(said)["restarts"] == 0
+
+
+def test_a_store_that_is_away_when_it_starts_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that is started again during an outage reaches no store: the codes of its job go on."""
+    heard: list[Exception] = []
+    lanes = of_bulk(heard)
+    lanes._hear(json.dumps({"fault": ["StoreUnavailable", "store x could not be reached"]}) + "\n")
+    assert (heard, lanes._over) == ([], False)
+    assert "bulk lanes: store x could not be reached" in caplog.text
+
+
+def test_what_libraries_print_ends_nothing() -> None:
+    heard: list[Exception] = []
+    lanes = of_bulk(heard)
+    for line in ("something", "5", "null", '"fault"', '["fault"]'):
+        lanes._hear(line + "\n")
+    assert heard == []
