@@ -153,7 +153,9 @@ class LaneProcess:
         with process.stdout:
             for line in process.stdout:
                 self._hear(line)
-        return _how(process.wait())
+        code = process.wait()
+        self._begun = False  # what it had in flight ended with it
+        return _how(code)
 
     def _command(self) -> list[str]:
         return [sys.executable, *_safe_path(), "-m", "pipelines.lane_worker", *self.lanes]

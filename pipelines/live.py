@@ -79,7 +79,8 @@ def run_live(
     """Take triggers from a subscription and send what is due, until `stop` is set. begun: called once all is checked.
 
     alone: nothing but this job is in the process. Then the groups of lanes that follow the first one have processes of
-    their own, which end with this one (if there is more than one CPU), and one for bulk alone gives way to others.
+    their own, which end with this one (with more than one CPU, and not on the emulator of Spanner), and one for bulk
+    alone gives way to others.
 
     Then nothing new is claimed, requests in flight end, the rest goes back to the store, all within 30 s. Raises
     ConfigFault for a subscription that is not there or may not be read, JobFault for one that was taken away meanwhile,
@@ -88,7 +89,7 @@ def run_live(
     """
     chosen = tuple(lane for lane in PRIORITIES if lane in lanes)
     _check(subscription)
-    job = _Live(store_url, chosen, subscription, apart=alone and _several_cpus())
+    job = _Live(store_url, chosen, subscription, apart=alone and _several_cpus() and not _one_at_a_time(store_url))
     begun()
     if alone:
         give_way(chosen)
@@ -278,3 +279,8 @@ def _wrong(subscription: str, fault: Exception) -> ConfigFault:
 def _several_cpus() -> bool:
     usable = getattr(os, "sched_getaffinity", None)
     return (len(usable(0)) if usable else os.cpu_count() or 1) > 1
+
+
+def _one_at_a_time(store_url: str) -> bool:
+    """Google's emulator of Spanner takes one transaction at a time: more processes would only wait for each other."""
+    return store_url.startswith("spanner://") and "SPANNER_EMULATOR_HOST" in os.environ
