@@ -33,6 +33,8 @@ APPLIED_AT_ONCE = 100
 PULL_S = 20.0
 CALL_S = 10.0
 AGAIN_S = 1.0
+# Bad triggers are told of at most so often.
+SAID_AGAIN_S = 60.0
 
 
 class Intake:
@@ -60,6 +62,7 @@ class Intake:
         self._stopping = threading.Event()
         self._pulling = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        self._said_bad_s = float("-inf")
         self.applied = self.ignored = self.bad = 0
 
     def start(self) -> None:
@@ -149,8 +152,17 @@ class Intake:
         if dead:
             write_dead_letters(self._store, dead)
             self.bad += len(dead)
+            self._say_bad(dead)
             self._on_bad()
         return lanes
+
+    def _say_bad(self, dead: list[DeadLetter]) -> None:
+        """Tell who looks at the job, now and then: a publisher that is wrong once is wrong very often."""
+        if time.monotonic() - self._said_bad_s >= SAID_AGAIN_S:
+            self._said_bad_s = time.monotonic()
+            _log.warning(
+                "a trigger cannot be followed (%s), %d in all: `sendonce dead-letters list`", dead[0].reason, self.bad
+            )
 
     def _give_back(self, ack_ids: list[str]) -> None:
         self._client.modify_ack_deadline(

@@ -51,6 +51,8 @@ def submit(session: Session, campaign: str, yes: bool, at: str | None, expires: 
         plan = replace(plan, campaign=row, starts_at=start if start is not None and start > now else None)
         if obstacle := session.store.read(lambda reader: start_obstacle(reader, row)):
             raise obstacle
+        if at is not None and start is not None and start <= now:
+            err().print(Text("The time given is past, so it starts now.", "yellow"))
         if not session.as_json:
             out().print(_plan(plan))
         if warning := _unrehearsed(plan):

@@ -105,7 +105,8 @@ def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> No
             alone=True,
             begun=lambda: err().print(words, style="dim", markup=False, soft_wrap=True),
         )
-    go_on = f"sendonce run --subscription {subscription}"
+    some = "" if set(lanes) == set(LANE_NAMES) else f"--lanes {','.join(lanes)} "
+    go_on = f"sendonce run {some}--subscription {subscription}"
     if session.as_json:
         print_json(
             {

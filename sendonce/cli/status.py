@@ -100,7 +100,8 @@ def list_campaigns(session: Session) -> None:
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, help="Seconds between two looks.")
 @with_session
 def status(session: Session, campaign: str | None, watch: bool, every_s: float) -> None:
-    """How far CAMPAIGN is. Without a name: the one campaign there is, or the newest that runs.
+    """How far CAMPAIGN is. Without a name: the one campaign there is, or the newest that runs, before
+    streams of sends.
 
     Counts come from the batches themselves. Done means a final outcome; 100 % only when everybody has one.
     With --watch --json: one line of JSON for each look. On Spanner what is watched may be 10 s old; the first look, and
@@ -123,7 +124,8 @@ def _only_or_running(session: Session) -> str:
         raise WrongCall("the store holds no campaign yet; `sendonce load` makes one", "unknown_campaign")
     running = [found for found in statuses if found.campaign.state in (RUNNING, CANCELLING)]
     begun = [found for found in running if found.starts_at is None]
-    return (begun or running or statuses)[0].campaign.campaign_id
+    campaigns = [found for found in begun if found.campaign.kind != STREAM]
+    return (campaigns or begun or running or statuses)[0].campaign.campaign_id
 
 
 def _watch(session: Session, campaign: str, every_s: float) -> None:

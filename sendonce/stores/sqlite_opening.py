@@ -92,7 +92,9 @@ def _existing(url: str) -> Path:
     try:
         path.stat()
     except FileNotFoundError:
-        raise NoStore(f"there is no store at {path}; run `sendonce init`") from None
+        raise NoStore(
+            f"there is no store at {path}; run `sendonce init`, or name the one there is by --store or SENDONCE_STORE"
+        ) from None
     except OSError as fault:
         raise StoreRefused(f"store {path}: {fault.strerror}; check the path and its permissions") from fault
     return path

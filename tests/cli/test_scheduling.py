@@ -14,6 +14,7 @@ from sendonce.stores.base import Store
 from tests.cli.conftest import Call
 from tests.cli.test_starting import GUARD, MAIL, Terminal
 from tests.control.made import campaign_row, seal
+from tests.control.sending import body, ready, take
 
 AT = (datetime.now(UTC) + timedelta(days=3, hours=2, minutes=30)).replace(microsecond=0)
 TIME, SHOWN = AT.isoformat(), f"{AT:%Y-%m-%d %H:%M:%S} UTC"
@@ -76,6 +77,7 @@ def test_a_time_that_is_past_starts_it_at_once(sendonce: Call, store: Store) -> 
     seal(store, "spring", [3])
     answer = sendonce("submit", "spring", "--at", "2020-01-01T00:00Z")
     assert "spring: ready → running" in words(answer.out)
+    assert "The time given is past, so it starts now." in words(answer.err)
     assert "starts 20" not in words(answer.out)
 
 
@@ -140,6 +142,14 @@ def test_status_without_a_name_is_of_one_that_has_begun(sendonce: Call, store: S
     assert sendonce("status", "--json").json["campaign"] == "now"
     submit(store, "later", "ann", at=NOW)
     assert sendonce("status", "--json").json["campaign"] == "later"
+
+
+def test_status_without_a_name_is_of_a_campaign_rather_than_of_a_stream(sendonce: Call, store: Store) -> None:
+    seal(store, "news", [3], state="running")
+    ready(store)
+    take(store, body("a"))
+    assert sendonce("list", "--json").json[0]["kind"] == "stream"
+    assert sendonce("status", "--json").json["campaign"] == "news"
 
 
 def test_lanes_say_who_waits_for_a_start(sendonce: Call, store: Store) -> None:

@@ -87,7 +87,7 @@ def test_pause_and_resume(shop: Shop, topic: Topic) -> None:
     assert len(shop.letters()) == 61
 
 
-def test_a_poison_message_hurts_nobody(shop: Shop, topic: Topic) -> None:
+def test_a_poison_message_hurts_nobody(shop: Shop, topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     """The case poison-message."""
     for name in ("a", "c", "d"):
         shop.campaign(name, people(3), state="ready")
@@ -98,6 +98,7 @@ def test_a_poison_message_hurts_nobody(shop: Shop, topic: Topic) -> None:
         until(lambda: bool(shop.dead_letters()), "the dead letter")
     assert [(row.reason, row.body) for row in shop.dead_letters()] == [("not_utf8", b"\xff\xfe\x00\x01")]
     assert (ended[0].applied, ended[0].bad) == (3, 1)
+    assert "a trigger cannot be followed (not_utf8), 1 in all: `sendonce dead-letters list`" in caplog.messages
     assert topic.is_read_up()
     assert len(shop.letters()) == 9
 
