@@ -137,6 +137,7 @@ def test_a_start_that_was_published_and_not_followed_is_a_lost_trigger() -> None
         "the start of b was published, and it is ready"
     ]
     assert starts.lost(published, {"a": "completed"}) == ["the start of b was published, and it is gone"]
+    assert starts.lost(published, {"a": "running", "b": "cancelled"}) == [], "followed, whatever came of it"
 
 
 def test_outages_lie_between_the_kills_and_take_turns() -> None:

@@ -36,7 +36,7 @@ class Starts:
         return [
             f"the start of {campaign} was published, and it is {states.get(campaign, 'gone')}"
             for campaign in started
-            if states.get(campaign) != "completed"
+            if states.get(campaign, "gone") in ("loading", "ready", "gone")
         ]
 
 
