@@ -194,15 +194,12 @@ class LaneProcess:
                 self._stop.wait(WAKES_S)
 
     def _order(self, order: Any) -> None:
-        self._write(json.dumps(order))
-
-    def _write(self, line: str) -> None:
         with self._writing:
             process = self._process
             if process is None or process.stdin is None:
                 return
             with contextlib.suppress(OSError, ValueError):  # it has ended, or ends
-                process.stdin.write(line + "\n")
+                process.stdin.write(json.dumps(order) + "\n")
                 process.stdin.flush()
 
 

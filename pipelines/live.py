@@ -33,6 +33,7 @@ from sendonce.delivery.lanes import running_lanes
 from sendonce.delivery.outlook import left_to_do
 from sendonce.stores.base import StoreError, StoreUnavailable
 from sendonce.stores.opening import shared_store
+from sendonce.stores.spanner_opening import EMULATOR
 from transforms.worker import WorkerSpec
 
 Result = TypeVar("Result")
@@ -283,4 +284,4 @@ def _several_cpus() -> bool:
 
 def _one_at_a_time(store_url: str) -> bool:
     """Google's emulator of Spanner takes one transaction at a time: more processes would only wait for each other."""
-    return store_url.startswith("spanner://") and "SPANNER_EMULATOR_HOST" in os.environ
+    return store_url.startswith("spanner://") and EMULATOR in os.environ

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.outcomes import Outcome, tally
-from schemas.tables import Batch
+from schemas.tables import COMMIT_TIME, Batch
 
 # Batch states. `open_state` repeats a state that is not final.
 PENDING, QUEUED, SENDING, IN_DOUBT, HELD = "pending", "queued", "sending", "in_doubt", "held"
@@ -88,6 +88,13 @@ def queued(batch: Batch, visible_at: datetime) -> Batch:
     """Planned: a new plan number makes every older reference worthless."""
     return replace(
         batch, state=QUEUED, open_state=QUEUED, plan_no=batch.plan_no + 1, visible_at=visible_at, wait_reason=None
+    )
+
+
+def owned(batch: Batch, worker_id: str) -> Batch:
+    """Taken by a worker: the new token fences every earlier owner."""
+    return replace(
+        batch, state=SENDING, open_state=SENDING, token=batch.token + 1, worker_id=worker_id, claimed_at=COMMIT_TIME
     )
 
 

@@ -24,14 +24,7 @@ def claim(
     found = tx.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
     if found is None or found.state != batches.QUEUED or found.plan_no != reference.plan_no:
         return _own_claim(found, reference, worker_id, ask)
-    mine = replace(
-        found,
-        state=batches.SENDING,
-        open_state=batches.SENDING,
-        token=found.token + 1,
-        worker_id=worker_id,
-        claimed_at=COMMIT_TIME,
-    )
+    mine = batches.owned(found, worker_id)
     return proceed(tx, terms, found, mine, rendered, ask, limits.limits_of(tx, terms.scopes), None)
 
 
@@ -90,12 +83,7 @@ def reclaim(
         assert isinstance(answer, limits.Grant)
         limits.take(tx, scopes, answer, found.attempt_id, now, terms.times.longest_call_s, before=found.permit_at)
     mine = replace(
-        found,
-        state=batches.SENDING,
-        open_state=batches.SENDING,
-        token=found.token + 1,
-        worker_id=worker_id,
-        claimed_at=COMMIT_TIME,
+        batches.owned(found, worker_id),
         heartbeat_at=COMMIT_TIME,
         lease_s=terms.times.lease_s,
         permit_at=now,
