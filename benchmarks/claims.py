@@ -65,7 +65,7 @@ def measure_one(requests: int, limits: Sequence[dict[str, Any]], folder: Path) -
     lane, key = running_lanes(store, ("bulk",))["bulk"], store_key(store)
     terms = replace(lane.terms, times=replace(lane.terms.times, visibility_s=600.0))
     elements = []
-    for reference in plan_lane(store, terms, requests):
+    for reference in plan_lane(store, terms, requests).references:
         rendered = render(store, key, reference, lambda template: compiled_for(store, template))
         assert rendered is not None
         elements.append(element_of(reference, *rendered))

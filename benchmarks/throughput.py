@@ -114,7 +114,7 @@ def raw_loop(url: str) -> dict[str, float]:
     store = open_store(url)
     key, lane = store_key(store), running_lanes(store, ("bulk",))["bulk"]
     batches = store.read(lambda reader: reader.tally(Batch, ANY_SHARD, CAMPAIGN, sums=("size",)))
-    references = plan_lane(store, lane.terms, sum(int(row["size"]) for row in batches))
+    references = plan_lane(store, lane.terms, sum(int(row["size"]) for row in batches)).references
     compiled = lru_cache(lambda template_hash: compiled_for(store, template_hash))
     recipients: Any = _OffTheClock(store)
     forms: set[int] = set()

@@ -8,7 +8,7 @@ subscription: pull, apply through `control/`, acknowledge, in this order. A mess
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,9 +17,10 @@ from google.api_core import exceptions as google
 from google.cloud import pubsub_v1
 
 from pipelines.private_topic import FINAL
-from schemas.elements import DeadLetter
+from schemas.elements import DeadLetter, Reference
 from sendonce.control.dead_letters import write_dead_letters
 from sendonce.control.sends import Send
+from sendonce.control.streams import Queue, pending
 from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
 from sendonce.stores.base import Store, StoreUnavailable
@@ -41,8 +42,9 @@ class Intake:
     """Reads one subscription until it is told to stop.
 
     on_change: called after a trigger has changed something in the store, with its lane if it names one. on_bad: called
-    after a dead letter was put there. on_fault: called once with what ends the intake: a fault of the subscription that
-    a person must mend, or a store that refuses. Anything else is tried again.
+    after a dead letter was put there. queue: may plan a send where it is stored; on_planned: called with the references
+    of those, which `on_change` is not told of. on_fault: called once with what ends the intake: a fault of the
+    subscription that a person must mend, or a store that refuses. Anything else is tried again.
     """
 
     def __init__(
@@ -52,12 +54,16 @@ class Intake:
         on_change: Callable[[str | None], None],
         on_fault: Callable[[Exception], None],
         on_bad: Callable[[], None] = lambda: None,
+        queue: Queue = pending,
+        on_planned: Callable[[Sequence[Reference]], None] = lambda references: None,
     ) -> None:
         self._store = store
         self._subscription = subscription
         self._on_change = on_change
         self._on_fault = on_fault
         self._on_bad = on_bad
+        self._queue = queue
+        self._on_planned = on_planned
         self._client = pubsub_v1.SubscriberClient()
         self._stopping = threading.Event()
         self._pulling = False
@@ -124,8 +130,10 @@ class Intake:
             while waiting:
                 part = waiting[:APPLIED_AT_ONCE]
                 failpoint("S0")
-                lanes = self._apply([message.message for message in part])
+                lanes, planned = self._apply([message.message for message in part])
                 failpoint("S1")
+                if planned:
+                    self._on_planned(planned)
                 for lane in lanes:
                     self._on_change(lane)
                 self._acknowledge([message.ack_id for message in part])
@@ -134,19 +142,23 @@ class Intake:
             if waiting:
                 self._give_back([message.ack_id for message in waiting])
 
-    def _apply(self, messages: list[Any]) -> set[str | None]:
-        """Put messages into the store; the lanes in which something changed, None for one that is not known here."""
+    def _apply(self, messages: list[Any]) -> tuple[set[str | None], list[Reference]]:
+        """Put messages into the store; the lanes in which something is to be planned, None for one that is not known
+        here, and the sends that are planned already."""
         triggers = [read_or_bad(message.data, _published_at(message)) for message in messages]
-        dead, lanes = list[DeadLetter](), set[str | None]()
+        dead, lanes, planned = list[DeadLetter](), set[str | None](), list[Reference]()
         for message, trigger, taken in zip(
-            messages, triggers, apply_triggers(self._store, triggers, "trigger"), strict=True
+            messages, triggers, apply_triggers(self._store, triggers, "trigger", self._queue), strict=True
         ):
             if taken.ended == "bad":
                 letter = DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, body=message.data)
                 dead.append(replace(letter, message_id=message.message_id))
             elif taken.ended == "applied":
-                lanes.add(trigger.priority if isinstance(trigger, Send) else None)
                 self.applied += 1
+                if taken.planned is not None:
+                    planned.append(taken.planned)
+                else:
+                    lanes.add(trigger.priority if isinstance(trigger, Send) else None)
             else:
                 self.ignored += 1
         if dead:
@@ -154,7 +166,7 @@ class Intake:
             self.bad += len(dead)
             self._say_bad(dead)
             self._on_bad()
-        return lanes
+        return lanes, planned
 
     def _say_bad(self, dead: list[DeadLetter]) -> None:
         """Tell who looks at the job, now and then: a publisher that is wrong once is wrong very often."""

@@ -23,7 +23,7 @@ from pipelines.quiet import errors_kept_back, loading_quietly
 from transforms.worker import WorkerSpec
 
 with loading_quietly():
-    from pipelines.live_graph import TURN_S, LiveGraph, give_way
+    from pipelines.live_graph import TURN_S, LiveGraph
     from pipelines.local import quiet_beam
 
 LOOK_S = 0.1
@@ -74,7 +74,6 @@ def main() -> int:
     quiet_beam()
     settle_process()
     spec = WorkerSpec(**{**said["spec"], "lanes": tuple(said["spec"]["lanes"])})
-    give_way(spec.lanes)
     try:
         return _run(spec, said["project"])
     except Exception as fault:
@@ -86,7 +85,7 @@ def main() -> int:
 
 def _run(spec: WorkerSpec, project: str) -> int:
     stop, faults = threading.Event(), list[Exception]()
-    graph = LiveGraph(spec, project, stop, faults.append)
+    graph = LiveGraph(spec, project, stop, faults.append, gives_way=set(spec.lanes) <= {"bulk"})
     orders = _Orders(graph)
     told = 0
     with errors_kept_back() as beams_words:

@@ -21,10 +21,10 @@ from google.cloud import pubsub_v1
 
 from pipelines.intake import Intake
 from pipelines.lane_process import LaneProcess
-from pipelines.live_graph import GROUPS, TURN_S, LiveGraph, give_way
+from pipelines.live_graph import GROUPS, TURN_S, LiveGraph
 from pipelines.private_topic import FINAL, remove_topic
 from pipelines.quiet import errors_kept_back
-from schemas.elements import PRIORITIES
+from schemas.elements import PRIORITIES, Reference
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
@@ -80,8 +80,8 @@ def run_live(
     """Take triggers from a subscription and send what is due, until `stop` is set. begun: called once all is checked.
 
     alone: nothing but this job is in the process. Then the groups of lanes that follow the first one have processes of
-    their own, which end with this one (with more than one CPU, and not on the emulator of Spanner), and one for bulk
-    alone gives way to others.
+    their own, which end with this one (with more than one CPU, and not on the emulator of Spanner), and the rendering
+    of a process for bulk alone gives way to others.
 
     Then nothing new is claimed, requests in flight end, the rest goes back to the store, all within 30 s. Raises
     ConfigFault for a subscription that is not there or may not be read, JobFault for one that was taken away meanwhile,
@@ -90,10 +90,8 @@ def run_live(
     """
     chosen = tuple(lane for lane in PRIORITIES if lane in lanes)
     _check(subscription)
-    job = _Live(store_url, chosen, subscription, apart=alone and _several_cpus() and not _one_at_a_time(store_url))
+    job = _Live(store_url, chosen, subscription, alone=alone)
     begun()
-    if alone:
-        give_way(chosen)
     turn_s = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -105,7 +103,7 @@ def run_live(
 class _Live:
     """One live job: its intake, and a graph for each group of its lanes, the first one here."""
 
-    def __init__(self, store_url: str, lanes: tuple[str, ...], subscription: str, *, apart: bool) -> None:
+    def __init__(self, store_url: str, lanes: tuple[str, ...], subscription: str, *, alone: bool) -> None:
         self._store = shared_store(store_url)
         self._subscription = subscription
         self._stopping = threading.Event()
@@ -114,14 +112,24 @@ class _Live:
         job_id, project = new_job_id(), subscription.split("/")[1]
         groups = [group for group in (tuple(lane for lane in lanes if lane in group) for group in GROUPS) if group]
         specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups]
-        self._first = LiveGraph(specs[0], project, self._stopping, self._hear)
+        all_bulk = set(lanes) <= {"bulk"}
+        self._first = LiveGraph(specs[0], project, self._stopping, self._hear, gives_way=alone and all_bulk)
+        apart = alone and _several_cpus() and not _one_at_a_time(store_url)
         elsewhere = LaneProcess if apart else LiveGraph
         others = [elsewhere(spec, project, self._stopping, self._hear) for spec in specs[1:]]
         self._graphs: list[LiveGraph | LaneProcess] = [self._first, *others]
         self._lanes = list(running_lanes(self._store, lanes).values())
         topics = [graph.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
-        self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell)
+        self._intake = Intake(
+            self._store,
+            subscription,
+            self._wake,
+            self._hear,
+            on_bad=self._tell,
+            queue=self._first.worker.looks.queue,
+            on_planned=self._take,
+        )
 
     def run(self, stop: threading.Event) -> LiveReport:
         started_s = time.monotonic()
@@ -181,6 +189,11 @@ class _Live:
             if lane is None or lane in graph.lanes:
                 graph.wake()
         self._tell()  # recipients of a send may be final at once
+
+    def _take(self, planned: Sequence[Reference]) -> None:
+        """Sends were planned where they were stored."""
+        self._first.take(planned)
+        self._tell()
 
     def _tell(self) -> None:
         """There may be notices to publish; any of the workers does it."""

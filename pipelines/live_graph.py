@@ -38,27 +38,32 @@ GROUPS: Sequence[Sequence[str]] = (("critical", "high"), ("bulk",))
 # How soon a thread that waits for its turn gets it, while others compute: a send takes dozens of turns, and who holds
 # the store's lock needs them, too.
 TURN_S = 0.0005
-# Where CPUs are short, a one-time code gets three times the share of a newsletter (`man 7 sched`).
+# Where CPUs are short, a one-time code gets three times the share of a newsletter's rendering (`man 7 sched`).
 GIVES_WAY = 5
 LOOK_S = 0.1
 AGAIN_S = 1.0
-
-
-def give_way(lanes: Sequence[str]) -> None:
-    """Make this process nicer to others, if all it sends is bulk. It stays so."""
-    if set(lanes) <= {"bulk"}:
-        os.nice(GIVES_WAY)
 
 
 class LiveGraph:
     """The graph of some lanes of a job, as often as it has to be started, in a thread of its own.
 
     on_fault: told, once, what no new start mends. Everything else (Pub/Sub or the store away, the runner's own
-    troubles with them) only starts the graph anew; `restarts` counts how often.
+    troubles with them) only starts the graph anew; `restarts` counts how often. gives_way: all that this process sends
+    is bulk; what renders it gives way to other processes. Only that: whoever holds the store's lock must not wait for a
+    CPU while others wait for the lock (on Linux; elsewhere the whole process gives way).
     """
 
-    def __init__(self, spec: WorkerSpec, project: str, stop: threading.Event, on_fault: Callable[[Exception], None]):
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        project: str,
+        stop: threading.Event,
+        on_fault: Callable[[Exception], None],
+        *,
+        gives_way: bool = False,
+    ) -> None:
         self.worker = worker_for(spec)
+        self.worker.fit_pools()
         self.lanes = tuple(spec.lanes)
         self.topic = tick_topic(project, spec.job_id, spec.lanes)
         self.restarts = 0
@@ -69,10 +74,11 @@ class LiveGraph:
         self._stop = stop
         self._on_fault = on_fault
         self._faults: list[Exception] = []
+        self._nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY) if gives_way else None
         self._sweep_at_s: dict[str, float] = {}
         self._waker = Waker(self._private, min(lane.terms.times.tick_s for lane in self.worker.lanes().values()))
         self._thread = threading.Thread(target=self._run, name=f"graph-{spec.lanes[0]}", daemon=True)
-        self.worker.on_tick, self.worker.on_room = self._waker.seen, self._waker.wake
+        self.worker.on_tick, self.worker.on_room = self._waker.seen, self._room
         self.worker.on_fault = self._hear
 
     def start(self) -> None:
@@ -81,7 +87,20 @@ class LiveGraph:
 
     def wake(self) -> None:
         """Something may be to be done. Cheap; from any thread."""
+        self.worker.looks.ask()
         self._waker.wake()
+
+    def take(self, references: Sequence[Reference]) -> None:
+        """Sends that were stored as planned (`worker.looks.queue`) go next. Cheap; from any thread."""
+        for reference in references:
+            self.worker.keeper.hold(reference, self.worker.lanes()[reference.priority].terms.times.visibility_s)
+        self.worker.looks.give(references)
+        self._waker.wake()
+
+    def _room(self, lane: str) -> None:
+        """A delivery has ended. Where the last look left nothing behind, the next tick is soon enough."""
+        if self.worker.looks.may_be_left(lane):
+            self.wake()
 
     def end(self, patience_s: float) -> None:
         """After `stop` is set: wait for the step and the requests under way, hand back what was not begun.
@@ -125,9 +144,9 @@ class LiveGraph:
         except (google.GoogleAPICallError, google.RetryError) as fault:
             _log.warning("Pub/Sub is away: %s; the job waits for it", type(fault).__name__)
             return
-        running = _Graph(self._spec, self._private.subscription)
+        running = self._begun()
         self._waker.start()
-        self._waker.wake()
+        self.wake()
         try:
             while not self._stop.is_set():
                 self._sweep()
@@ -149,16 +168,38 @@ class LiveGraph:
             if not self._stop.is_set():
                 self._hand_back(8.0)
 
+    def _begun(self) -> "_Graph":
+        """A start of the graph; the runner's threads have the priority of the one in which it begins."""
+        begun: list[_Graph] = []
+        faults: list[BaseException] = []
+
+        def begin() -> None:
+            try:
+                if self._nice is not None:
+                    os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+                begun.append(_Graph(self._spec, self._private.subscription))
+            except BaseException as fault:
+                faults.append(fault)
+
+        beginning = threading.Thread(target=begin, name="begin-graph", daemon=True)
+        beginning.start()
+        beginning.join()
+        if faults:
+            raise faults[0]
+        return begun[0]
+
     def _sweep(self) -> None:
         """What needs no owner, once a tick, in this thread: the graph's own has codes to plan."""
         for name, lane in self.worker.lanes().items():
             if time.monotonic() >= self._sweep_at_s.get(name, 0.0):
                 self._sweep_at_s[name] = time.monotonic() + lane.terms.times.tick_s
                 with suppress(StoreUnavailable):  # the graph meets it, too
+                    self.worker.fit_pools()
                     sweep(self.worker, lane)
 
     def _hand_back(self, patience_s: float) -> None:
         """Wait for the pools, then give what was planned and not begun back to the store, to be planned at once."""
+        self.worker.looks.end()
         held = self.worker.keeper.held()
         self.all_ended = self.worker.settle(patience_s)
         with suppress(StoreUnavailable):  # then they are planned again when they become visible

@@ -3,10 +3,10 @@
 Everything here is pure and stable for ever: the results are written into stores and letters.
 """
 
-import base64
 import hashlib
 import re
 from functools import lru_cache
+from itertools import product
 
 SHARDS = 64
 CAMPAIGN_ID_MAX = 100
@@ -20,6 +20,9 @@ _MARK_DIGITS = 32
 
 # Crockford's alphabet: sorts like the number, no I, L, O, U; the alphabet of ULIDs.
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+# RFC 4648's, in lower case.
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_THREE_OF_BASE32 = tuple(map("".join, product(_BASE32, repeat=3)))
 
 
 def campaign_id_problem(campaign_id: str) -> str:
@@ -49,7 +52,14 @@ def message_id(store_key: bytes, campaign_id: str, recipient_id: str) -> str:
     campaign = campaign_id.encode()
     text = len(campaign).to_bytes(4, "big") + campaign + recipient_id.encode()
     digest = keyed_digest(store_key, b"message\x00" + text)
-    return base64.b32encode(digest).decode().rstrip("=").lower()
+    return _base32(digest)
+
+
+def _base32(digest: bytes) -> str:
+    """RFC 4648 base32 of 32 bytes, lower case, without padding. Each letter has one: `base64` takes twice the time."""
+    number = int.from_bytes(digest, "big") << 4
+    threes = [_THREE_OF_BASE32[number >> place & 0x7FFF] for place in range(240, -1, -15)]
+    return _BASE32[number >> 255] + "".join(threes)
 
 
 def key_hash(idempotency_key: str) -> str:

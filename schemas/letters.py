@@ -13,6 +13,8 @@ from typing import Optional
 
 import orjson
 
+from schemas.records import quick
+
 
 @dataclass(frozen=True)
 class FormLetter:
@@ -51,6 +53,7 @@ def slot_key(prefix: str, number: int) -> str:
     return f"-{prefix}-{number:04d}-"
 
 
+@quick
 @dataclass(frozen=True)
 class Letter:
     """One recipient's letter. `to` is the address as it goes on the wire (A-label domain)."""

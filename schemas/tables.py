@@ -20,6 +20,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from schemas.records import quick
+
 SCHEMA_VERSION: Final = 2
 
 # A store writes its own commit time wherever a row holds this value (Spanner: the commit timestamp).
@@ -168,6 +170,7 @@ class TemplateContent:
     key=("shard", "campaign_id", "batch_no", "ordinal"),
     indexes=(Index("snapshot_by_recipient", ("campaign_id", "recipient_id"), unique=True),),
 )
+@quick
 @dataclass(frozen=True)
 class Recipient:
     """One recipient of a sealed snapshot; never changes. Ordered by time zone, locale, recipient id.
@@ -281,6 +284,7 @@ class Attempt:
     key=("message_id",),
     indexes=(Index("outbound_by_campaign", ("campaign_id", "batch_no", "ordinal")),),
 )
+@quick
 @dataclass(frozen=True)
 class OutboundMessage:
     """The final outcome of one message: every message with `outbound_log: rows`, exceptions only with `packed`."""

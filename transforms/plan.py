@@ -32,7 +32,8 @@ class PlanWork(beam.PTransform):
     """In: `Tick`s. Out: `Reference`s of due batches, critical lanes first.
 
     Each tick first sweeps what needs no owner (expired leases, doubts, cancelled batches, progress, the end of
-    campaigns; a live job has a thread for that), then plans, per lane, what its window holds. All of it is
+    campaigns; a live job has a thread for that), then plans, per lane, what its window holds. In a live job some ticks
+    only bring sends that were planned where they were stored (`transforms/looks.py`). All of it is
     compare-and-set in the store: a tick that runs twice, or in two jobs, does nothing the second time.
     """
 
@@ -60,7 +61,18 @@ class _PlanWork(InspectedDoFn):
         with told(self._worker):
             if self._worker.spec.can_wait:
                 self._worker.beat()
-            yield from self._plan()
+            yield from self._given()
+            if not self._worker.spec.live or self._worker.looks.due(self._tick_s()):
+                yield from self._plan()
+
+    def _given(self) -> list[Reference]:
+        """What was planned where it was stored; it is held already."""
+        given = self._worker.looks.given()
+        self._planned.inc(len(given))
+        return given
+
+    def _tick_s(self) -> float:
+        return min(lane.terms.times.tick_s for lane in self._worker.lanes().values())
 
     def _plan(self) -> Iterator[Reference]:
         for name, lane in self._worker.lanes().items():
@@ -68,19 +80,24 @@ class _PlanWork(InspectedDoFn):
                 self._count(sweep(self._worker, lane))
             if self._worker.stopping.is_set():
                 return
-            window = window_of(self._worker, name)
+            window, visibility_s = window_of(self._worker, name), lane.terms.times.visibility_s
             if not window:
+                self._worker.looks.seen(name, 0, visibility_s)
                 continue
             fair = self._worker.fair.setdefault(name, FairShare())
             with urgent():  # a lane's one thread of rendering waits for it; its own writes take far longer
-                references = plan_lane(self._worker.store, lane.terms, window, fair)
+                plan = plan_lane(self._worker.store, lane.terms, window, fair)
+            references = plan.references
             if references:
                 failpoint("S2")
             self._planned.inc(len(references))
             if not self._worker.spec.can_wait:
                 # Here a reference stays in this process until it is claimed; elsewhere it may go to another worker.
                 for reference in references:
-                    self._worker.keeper.hold(reference, lane.terms.times.visibility_s)
+                    self._worker.keeper.hold(reference, visibility_s)
+            if self._worker.spec.live:
+                room = min(plan.room, self._worker.pool(name).room - len(references))
+                self._worker.looks.seen(name, max(0, room), visibility_s)
             yield from references
 
     def _count(self, swept: Swept) -> None:

@@ -204,7 +204,7 @@ class _Line:
 def launch(worker: Worker, rendered: RenderedBatch) -> None:
     """Give a batch to its lane's pool, which delivers it and writes what came of it, whoever made the bundle."""
     worker.pool(rendered.priority).queue(partial(_deliver_alone, worker, rendered)).add_done_callback(
-        lambda _: worker.on_room()
+        lambda _: worker.on_room(rendered.priority)
     )
 
 

@@ -27,6 +27,7 @@ from sendonce.stores.opening import shared_store, store_key
 from sendonce.stores.turns import urgent
 from transforms.hand import Hand
 from transforms.keeper import Keeper
+from transforms.looks import Looks
 from transforms.notices import publisher_of
 from transforms.pool import Pool
 
@@ -80,8 +81,8 @@ class Worker:
     recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got.
     sweep_memories: what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text
     of it. on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for
-    work begins. on_room: told when a pool has room again. notices: publishes what is to be told over Pub/Sub; whoever
-    may have written any says so.
+    work begins. on_room: told the lane whose pool has room again. looks: what a live job's looks have found. notices:
+    publishes what is to be told over Pub/Sub; whoever may have written any says so.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -98,9 +99,10 @@ class Worker:
         self.keeper = Keeper(self.store)
         self.notices = publisher_of(self.store)
         self.hand = Hand(LETTERS_HELD)
+        self.looks = Looks()
         self.on_trigger: Callable[[TriggerResult], None] = lambda result: None
         self.on_tick: Callable[[], None] = lambda: None
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_room: Callable[[str], None] = lambda lane: None
         self._row = JobRow(self.store, spec.job_id, spec.lanes)
         self._beaten_s = float("-inf")
         self._turns: dict[str, threading.Lock] = {}
@@ -145,14 +147,19 @@ class Worker:
         )
 
     def pool(self, priority: str) -> Pool:
-        """The threads that deliver a lane's batches side by side, as many as its configuration says now."""
-        threads = self.lanes()[priority].lane.parallel
+        """The threads that deliver a lane's batches side by side, as many as its configuration says; in a live job, as
+        it said at the last `fit_pools`."""
         found = self._pools.get(priority)
-        if found is None or found.threads != threads:
-            if found is not None:
-                found.close()
-            found = self._pools[priority] = Pool(threads, f"send-{priority}")
+        if found is None:
+            found = self._pools[priority] = Pool(self.lanes()[priority].lane.parallel, f"send-{priority}")
+        elif not self.spec.live:
+            found.fit(self.lanes()[priority].lane.parallel)
         return found
+
+    def fit_pools(self) -> None:
+        """Give each lane's pool as many threads as its configuration says now. They are threads of whoever calls."""
+        for name, lane in self.lanes().items():
+            self.pool(name).fit(lane.lane.parallel)
 
     def turn(self, priority: str) -> threading.Lock:
         """Whoever holds it is the one batch of a lane that waits for a permit in this process."""

@@ -13,6 +13,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Final, Optional
 
+from schemas.elements import Reference
 from schemas.tables import Campaign, Decision
 from sendonce.control.early_cancels import take_early_cancel
 from sendonce.control.expiry import PastEnd, check_end, end_of, with_end
@@ -34,7 +35,7 @@ _CALLED_OFF: Final = "a trigger cancelled it before it was loaded; load a new ca
 class Change:
     """What a control function did: the states before and after, and why nothing changed, if so.
 
-    starts_at: of a campaign that has not begun now, when it starts.
+    starts_at: of a campaign that has not begun now, when it starts. planned: of a send that was planned at once.
     """
 
     campaign_id: str
@@ -43,6 +44,7 @@ class Change:
     changed: bool
     note: str = ""
     starts_at: Optional[datetime] = None
+    planned: Optional[Reference] = None
 
 
 # For each action: from which state to which; the same state again is no change. What is not named is refused.

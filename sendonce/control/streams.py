@@ -5,7 +5,7 @@ written again before its end, for every claim reads it. A send is pinned to the 
 one batch whose number comes from its key. Taking the same send again, however often and wherever, finds its key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import count
@@ -13,7 +13,7 @@ from typing import Any, Final, Optional
 
 import orjson
 
-from schemas.elements import DeadLetter
+from schemas.elements import DeadLetter, Reference
 from schemas.ids import (
     SHARDS,
     body_hash,
@@ -42,18 +42,28 @@ EXPIRES_MAX: Final = timedelta(days=7)
 KEYS_KEPT: Final = timedelta(days=8)
 KEYS_PURGED_AT_ONCE: Final = 500
 _EXPIRES: Final = {"critical": CRITICAL_EXPIRES, "high": EXPIRES_MAX}
+# Given the lane and the batch of a send that is due and may go, and the store's time: the batch as it is to be stored,
+# pending or, where its job plans it at once, queued. May be called more than once for a send.
+Queue = Callable[[str, Batch, datetime], Batch]
 # What `Change` says of a send that came again: its stream may have any state.
 _TAKEN: Final = "taken"
 
 
-def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str) -> list[Change | BadTrigger]:
+def pending(lane: str, batch: Batch, now: datetime) -> Batch:
+    """A `Queue` that leaves planning to the planner."""
+    return batch
+
+
+def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str, queue: Queue = pending) -> list[Change | BadTrigger]:
     """Take sends with different idempotency keys; what became of each, in order. key: the store's own.
+
+    queue: may plan a send at once; then its `Change` has the reference.
 
     A send that cannot be taken leaves nothing behind, and its neighbours alone. `changed` is false for one that was
     taken before. Reasons of a BadTrigger: `idempotency_conflict`, `unknown_template`, `bad_template`, `no_from`,
     `wrong_sender`, `no_lane`, `no_guard`, `expires_too_late`, `not_a_stream`.
     """
-    return _Taking(tx, key, by).take(sends)
+    return _Taking(tx, key, by, queue).take(sends)
 
 
 def purge_keys(store: Store) -> int:
@@ -82,10 +92,11 @@ class _Ready:
 class _Taking:
     """One transaction that takes sends. What they share is read once."""
 
-    def __init__(self, tx: Tx, key: bytes, by: str) -> None:
+    def __init__(self, tx: Tx, key: bytes, by: str, queue: Queue) -> None:
         self._tx = tx
         self._key = key
         self._by = by
+        self._queue = queue
         self._now = tx.now()
         self._streams: dict[tuple[str, str], Campaign] = {}
         self._made: list[Campaign] = []
@@ -129,6 +140,8 @@ class _Taking:
         batch_no = self._batch_no(stream.campaign_id, send.key_hash)
         batch = batch_row(send, stream, batch_no, pushed, expires_at, self._now)
         people = people_rows(send, batch, pushed, self._key)
+        if batch.open_state is not None and stream.state == RUNNING:
+            batch = self._queue(send.priority, batch, self._now)
         if stream in self._made:
             self._made.remove(stream)
             self._tx.insert(stream)
@@ -147,7 +160,8 @@ class _Taking:
         self._write_finals(send, batch, people)
         if stream.state == CANCELLED:
             self._count_late(batch)
-        return Change(stream.campaign_id, stream.state, stream.state, True, note_of(send, batch))
+        planned = Reference(stream.campaign_id, batch_no, batch.plan_no, send.priority) if batch.plan_no else None
+        return Change(stream.campaign_id, stream.state, stream.state, True, note_of(send, batch), planned=planned)
 
     def _template(self, name: str) -> Pushed:
         if name not in self._pushed:

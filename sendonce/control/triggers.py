@@ -11,13 +11,14 @@ from typing import Any, Final, Optional
 
 import jsonschema
 
+from schemas.elements import Reference
 from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, pause, resume, start
 from sendonce.control.early_cancels import keep_early_cancel
 from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import NotReady
 from sendonce.control.schedule import BadStart
 from sendonce.control.sends import Send, read_send
-from sendonce.control.streams import take_sends
+from sendonce.control.streams import Queue, pending, take_sends
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.control.trigger_faults import BadTrigger
 from sendonce.control.trigger_times import moment_in
@@ -58,6 +59,7 @@ class Taken:
 
     reason: of a bad one, for machines. detail: in words, never a value of the body. warnings: of a send, recipients by
     what got a default instead. lane: where a send that was applied has made work; None where no lane is named.
+    planned: the send's reference, if it was planned where it was taken.
     """
 
     ended: str
@@ -66,6 +68,7 @@ class Taken:
     campaign_id: Optional[str] = None
     warnings: Mapping[str, int] = field(default_factory=dict)
     lane: Optional[str] = None
+    planned: Optional[Reference] = None
 
 
 def read_trigger(body: bytes, published_at: Optional[datetime] = None) -> Trigger | Send:
@@ -118,18 +121,20 @@ def read_or_bad(body: bytes, published_at: Optional[datetime] = None) -> Trigger
         return BadTrigger("unforeseen", f"reading it failed: {type(fault).__name__}")
 
 
-def apply_triggers(store: Store, triggers: Iterable[Trigger | Send | BadTrigger], by: str) -> list[Taken]:
+def apply_triggers(
+    store: Store, triggers: Iterable[Trigger | Send | BadTrigger], by: str, queue: Queue = pending
+) -> list[Taken]:
     """Apply triggers in their order; what became of each, in order. Each is in the store when this returns.
 
-    Sends that follow each other share transactions; what is wrong with one touches no other. What nobody foresaw is
-    that trigger's own fault (`unforeseen`). StoreError for the store's: some were applied then, and the same call
-    again ignores those.
+    queue: as in `streams.take_sends`. Sends that follow each other share transactions; what is wrong with one touches
+    no other. What nobody foresaw is that trigger's own fault (`unforeseen`). StoreError for the store's: some were
+    applied then, and the same call again ignores those.
     """
     taken: list[Taken] = []
     for group in _groups(triggers):
         first = group[0]
         if isinstance(first, Send):
-            taken += _take(store, [send for send in group if isinstance(send, Send)], by)
+            taken += _take(store, [send for send in group if isinstance(send, Send)], by, queue)
         else:
             taken.append(_applied(store, first, by))
     return taken
@@ -159,18 +164,20 @@ def _groups(triggers: Iterable[Trigger | Send | BadTrigger]) -> Iterator[list[Tr
         yield group
 
 
-def _take(store: Store, sends: Sequence[Send], by: str) -> list[Taken]:
+def _take(store: Store, sends: Sequence[Send], by: str, queue: Queue) -> list[Taken]:
     key = store_key(store)
-    found = _together(store, key, sends, by) if len(sends) > 1 else None
+    found = _together(store, key, sends, by, queue) if len(sends) > 1 else None
     if found is None:
-        return [_alone(store, key, send, by) for send in sends]
+        return [_alone(store, key, send, by, queue) for send in sends]
     return [_taken(one, send) for one, send in zip(found, sends, strict=True)]
 
 
-def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[Change | BadTrigger] | None:
+def _together(
+    store: Store, key: bytes, sends: Sequence[Send], by: str, queue: Queue
+) -> list[Change | BadTrigger] | None:
     """Take sends in one transaction. None: one of them must not go with the others, and alone it shows which."""
     try:
-        return store.transact(lambda tx: take_sends(tx, key, sends, by), tag="send")
+        return store.transact(lambda tx: take_sends(tx, key, sends, by, queue), tag="send")
     except AlreadyExists:  # somebody else took one of them, or began their stream, in between
         return None
     except ValueRefused:  # wrong in one of them, not in the store
@@ -181,15 +188,15 @@ def _together(store: Store, key: bytes, sends: Sequence[Send], by: str) -> list[
         return None
 
 
-def _alone(store: Store, key: bytes, send: Send, by: str) -> Taken:
-    return _own_fault(lambda: _taken(_take_one(store, key, send, by), send))
+def _alone(store: Store, key: bytes, send: Send, by: str, queue: Queue) -> Taken:
+    return _own_fault(lambda: _taken(_take_one(store, key, send, by, queue), send))
 
 
-def _take_one(store: Store, key: bytes, send: Send, by: str) -> Change | BadTrigger:
+def _take_one(store: Store, key: bytes, send: Send, by: str, queue: Queue = pending) -> Change | BadTrigger:
     """Take a send that others may take at the same moment: the first look may find its stream new, the next its key."""
     for last in (*[False] * (MOST_TRIES - 1), True):
         try:
-            (found,) = store.transact(lambda tx: take_sends(tx, key, [send], by), tag="send")
+            (found,) = store.transact(lambda tx: take_sends(tx, key, [send], by, queue), tag="send")
             return found
         except AlreadyExists:
             if last:
@@ -225,7 +232,7 @@ def _taken(found: Change | BadTrigger, send: Optional[Send] = None) -> Taken:
         return Taken("ignored", "", found.note, found.campaign_id)
     if send is None:
         return Taken("applied", "", found.note, found.campaign_id)
-    return Taken("applied", "", found.note, found.campaign_id, send.warnings, send.priority)
+    return Taken("applied", "", found.note, found.campaign_id, send.warnings, send.priority, found.planned)
 
 
 def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:

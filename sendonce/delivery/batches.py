@@ -59,9 +59,10 @@ def apply(batch: Batch, changes: Mapping[int, Outcome]) -> Batch:
     if not changes:
         return batch
     outcomes = bytearray(batch.outcomes)
+    in_doubt = int(Outcome.IN_DOUBT)
     for ordinal, outcome in changes.items():
         before = outcomes[ordinal]
-        if before > Outcome.IN_DOUBT and before != outcome:
+        if before > in_doubt and before != outcome:
             raise FinalOutcome(
                 f"batch {batch.campaign_id}/{batch.batch_no} ordinal {ordinal} is {Outcome(before).name.lower()}, "
                 f"not to be made {outcome.name.lower()}"
@@ -77,10 +78,12 @@ def recount(batch: Batch) -> Batch:
 
 def newly_final(before: Batch, after: Batch) -> dict[int, Outcome]:
     """The ordinals that became final between two rows of the same batch."""
+    named = {code: Outcome(code) for code in set(after.outcomes)}
+    in_doubt = int(Outcome.IN_DOUBT)
     return {
-        ordinal: Outcome(new)
+        ordinal: named[new]
         for ordinal, (old, new) in enumerate(zip(before.outcomes, after.outcomes, strict=True))
-        if old != new and new > Outcome.IN_DOUBT
+        if old != new and new > in_doubt
     }
 
 

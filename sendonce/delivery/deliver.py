@@ -283,12 +283,13 @@ class _Run:
         changed: dict[str, int] = {}
         refused = []
         if turn.batch is not None:
+            named = {code: (Outcome(code), Outcome(code).kind) for code in set(turn.batch.outcomes)}
             for ordinal, (old, new) in enumerate(zip(self._seen.outcomes, turn.batch.outcomes, strict=True)):
                 if old == new:
                     continue
-                outcome = Outcome(new)
-                changed[outcome.kind] = changed.get(outcome.kind, 0) + 1
-                if outcome.kind == "refused" and ordinal not in self._refused_at_render:
+                outcome, kind = named[new]
+                changed[kind] = changed.get(kind, 0) + 1
+                if kind == "refused" and ordinal not in self._refused_at_render:
                     refused.append((ordinal, self._facts.names[ordinal], outcome))
         left = turn.batch.n_open if turn.batch is not None else 0
         return Delivery(turn.move, turn.reason, self._requests, changed, turn.until, refused, left)
@@ -296,7 +297,7 @@ class _Run:
 
 def _must_stop(report: Report) -> bool:
     """Something was not sent or is in doubt: the batch goes back, nothing is asked for."""
-    return any(not outcome.final for outcome in report.outcomes.values())
+    return any(not outcome.final for outcome in set(report.outcomes.values()))
 
 
 def _key(batch: Batch) -> tuple[str, int]:

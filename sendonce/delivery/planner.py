@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, groupby
@@ -44,14 +44,23 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What goes next. room: recipients that could have gone besides, had any been due; 0 where some may be left."""
+
+    references: list[Reference]
+    room: int
+
+
+@dataclass(frozen=True)
 class _Chosen:
-    """What to mark as queued, and which batches of a mailbox group to let wait until when."""
+    """What to mark as queued, which batches of a mailbox group to let wait until when, and the room that is left."""
 
     now: list[Candidate]
     later: list[tuple[Candidate, datetime]]
+    room: int = 0
 
 
-def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = None) -> list[Reference]:
+def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = None) -> Plan:
     """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
 
     Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
@@ -67,7 +76,7 @@ def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = 
         references += store.transact(mark, tag="plan")
     for start in range(0, len(chosen.later), MARKED_AT_ONCE):
         store.transact(partial(_postpone, later=chosen.later[start : start + MARKED_AT_ONCE]), tag="postpone")
-    return references
+    return Plan(references, chosen.room)
 
 
 def _postpone(tx: Tx, later: Sequence[tuple[Candidate, datetime]]) -> None:
@@ -104,7 +113,7 @@ def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chos
     done = {campaign.campaign_id: _done(reader, campaign) for campaign in running}
     served = fair.served(done)
     lane = _FairTurns(served, done)
-    total = 0
+    total, room = 0, 0
     for candidate in chain(_in_turn(doubts), lane.turns(due), lane.turns(freed)):
         if total >= window:
             break
@@ -113,8 +122,10 @@ def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chos
             continue
         chosen.now.append(candidate)
         total += candidate.recipients
+    else:
+        room = max(0, window - total)
     fair.idle(served, lane.without_work)
-    return chosen
+    return replace(chosen, room=room)
 
 
 def _done(reader: Reader, campaign: Campaign) -> int:

@@ -69,6 +69,13 @@ _OF_VERDICT = {
 }
 
 
+def _outcome_of(verdict: Verdict, code: int, *, repeated: bool) -> Outcome:
+    if verdict is Verdict.REFUSED:
+        return Outcome(code or Outcome.PROVIDER_REFUSED)
+    outcome = _OF_VERDICT[verdict]
+    return Outcome.IN_DOUBT if repeated and outcome == Outcome.OPEN else outcome
+
+
 def report_of(
     attempt_id: str,
     ordinals: Collection[int],
@@ -83,16 +90,11 @@ def report_of(
     shares: as the request asked for its permits. repeated: the request repeated one that is in doubt; "not sent" then
     says nothing about the first try, so the ordinals stay in doubt.
     """
-    outcomes: dict[int, Outcome] = {}
-    for ordinal in ordinals:
-        verdict, code, _ = reply.exceptions.get(ordinal, (reply.verdict, reply.outcome, ""))
-        if verdict is Verdict.REFUSED:
-            outcomes[ordinal] = Outcome(code or Outcome.PROVIDER_REFUSED)
-        else:
-            outcomes[ordinal] = _OF_VERDICT[verdict]
-        if repeated and outcomes[ordinal] == Outcome.OPEN:
-            outcomes[ordinal] = Outcome.IN_DOUBT
-    kinds = {outcome.kind for outcome in outcomes.values()}
+    outcomes = dict.fromkeys(ordinals, _outcome_of(reply.verdict, reply.outcome, repeated=repeated))
+    for ordinal, (verdict, code, _) in reply.exceptions.items():
+        if ordinal in outcomes:
+            outcomes[ordinal] = _outcome_of(verdict, code, repeated=repeated)
+    kinds = {outcome.kind for outcome in set(outcomes.values())}
     return Report(
         attempt_id=attempt_id,
         verdict=reply.verdict.value if len(kinds) == 1 else "mixed",

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Final
 
 from schemas.ids import message_id
 from schemas.ordinals import pack
@@ -45,6 +46,10 @@ def attempt_row(batch: Batch, worker_id: str, report: Report, now: datetime, *, 
     )
 
 
+# Attempt, provider and the provider's reference of what no request made final.
+_NOBODY: Final[tuple[str | None, str | None, str | None]] = (None, None, None)
+
+
 def write_rows(
     tx: Tx,
     outbound_log: str,
@@ -60,31 +65,22 @@ def write_rows(
     details: why somebody was refused, by ordinal; names templates and variables, never a value.
     """
     reported = report.outcomes if report is not None else {}
+    by_report = (report.attempt_id, before.provider, report.provider_ref) if report is not None else _NOBODY
+    by_intent = (before.attempt_id, before.provider, before.provider_ref)
+    campaign_id, batch_no, accepted = after.campaign_id, after.batch_no, (Outcome.ACCEPTED, Outcome.ASSUMED)
     rows = []
     finals = batches.newly_final(before, after)
     for ordinal, outcome in finals.items():
-        if outbound_log == "packed" and outcome == Outcome.ACCEPTED:
+        if outbound_log == "packed" and outcome is Outcome.ACCEPTED:
             continue
-        attempt = provider = reference = detail = None
-        if report is not None and ordinal in reported:
-            attempt, provider, reference = report.attempt_id, before.provider, report.provider_ref
-        elif outcome in (Outcome.ACCEPTED, Outcome.ASSUMED):
-            attempt, provider, reference = before.attempt_id, before.provider, before.provider_ref
+        source, detail = _NOBODY, None
+        if ordinal in reported:
+            source = by_report
+        elif outcome in accepted:
+            source = by_intent
         elif details and outcome.kind == "refused" and ordinal in details:
             detail = details[ordinal] or None
-        rows.append(
-            OutboundMessage(
-                message_id=names[ordinal],
-                campaign_id=after.campaign_id,
-                batch_no=after.batch_no,
-                ordinal=ordinal,
-                outcome=int(outcome),
-                at=now,
-                attempt_id=attempt,
-                provider=provider,
-                provider_ref=reference,
-                detail=detail,
-            )
-        )
+        # There are a thousand of them, and the store's lock is held.
+        rows.append(OutboundMessage(names[ordinal], campaign_id, batch_no, ordinal, int(outcome), now, *source, detail))
     tx.put(*rows)
     sends_final(tx, after, finals, names, now)

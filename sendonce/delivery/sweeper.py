@@ -4,7 +4,7 @@ Every state of a batch that is not final has a sweeper here, so that nothing is 
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,6 +29,8 @@ from sendonce.stores.base import Reader, Store
 # Batches closed by one look of a campaign that was cancelled or is past its end: a tick stays short, the next goes on.
 CLOSED_AT_ONCE = 200
 PURGE_EVERY = timedelta(minutes=1)
+# Summing up reads each batch, and its transaction takes a turn that a request could have.
+SUMMED_EVERY = timedelta(seconds=1)
 # Dead letters erased by one look: each body may have a MiB.
 ERASED_AT_ONCE = 50
 
@@ -45,11 +47,20 @@ class Swept:
 
 
 class SweepMemory:
-    """What the sweeps of one lane in one process know of those before: sums of its streams, when keys were purged."""
+    """What the sweeps of one lane in one process know of those before: sums of its streams, when keys were purged.
+
+    summed_at: when the batches of each campaign were summed up.
+    """
 
     def __init__(self) -> None:
         self.sums = StreamSums()
+        self.summed_at: dict[str, datetime] = {}
         self.purged_at: datetime | None = None
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all campaigns but these."""
+        self.sums.keep(names)
+        self.summed_at = {name: at for name, at in self.summed_at.items() if name in names}
 
 
 def sweep_lane(
@@ -68,7 +79,7 @@ def sweep_lane(
     memory = memory or SweepMemory()
     sweep_dead_letters(store, ERASED_AT_ONCE)
     now, campaigns = store.read(lambda reader: (reader.now(), lane_campaigns(reader, terms.lane)))
-    memory.sums.keep({campaign.campaign_id for campaign in campaigns})
+    memory.keep({campaign.campaign_id for campaign in campaigns})
     _purge(store, memory, now)
     total = Swept()
     for campaign in campaigns:
@@ -120,6 +131,9 @@ def _sweep(
     if campaign.kind == STREAM:
         memory.sums.look(store, campaign, now)
     elif starts_later(campaign, now) is None:  # before it begins nothing changes, perhaps for weeks
-        aggregate_progress(store, campaign_id, now)
+        summed_at = memory.summed_at.get(campaign_id)
+        if summed_at is None or now - summed_at >= SUMMED_EVERY:
+            aggregate_progress(store, campaign_id, now)
+            memory.summed_at[campaign_id] = now
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
     return Swept(expired, settled, cancelled, int(ended), too_late)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from schemas.outcomes import Outcome
+from schemas.records import quick
 from sendonce.rendering.environment import Missing
 from sendonce.rendering.formats import TEXT_LOCALE
 from sendonce.rendering.manifest import Manifest, variables_for
@@ -18,6 +19,7 @@ _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
 
 
+@quick
 @dataclass(frozen=True)
 class Addressee:
     """One recipient of a batch. `to` is the address on the wire, `variables` a JSON object as text, or ""."""

@@ -66,6 +66,8 @@ def fitted(name: str, kind: Kind, value: Any) -> Any:
 
 def _number(value: Any, *, whole: bool) -> tuple[Any, bool]:
     if isinstance(value, str):
+        if len(value) < 19 and value.isascii() and value.isdigit():  # as most are; the rest says the same of it
+            return int(value), True
         try:
             exact = Decimal(value.strip())
         except InvalidOperation:

@@ -55,7 +55,7 @@ class Codec:
             check_column(self.table, column, values)
         stamped = []
         for place in self._times:
-            encoded = [_encode_time(value) for value in columns[place]]
+            encoded = _encode_times(columns[place])
             columns[place] = encoded
             if _COMMIT in encoded:
                 stamped.append(place)
@@ -113,6 +113,13 @@ def decode_parameter(column: Column, value: Any) -> Any:
     if column.type is datetime:
         return from_micros(value)
     return bool(value) if column.type is bool else value
+
+
+def _encode_times(values: Sequence[datetime | None]) -> list[Any]:
+    first = values[0]
+    if all(value is first for value in values):  # one moment for a thousand outcomes
+        return [_encode_time(first)] * len(values)
+    return [_encode_time(value) for value in values]
 
 
 def _encode_time(value: datetime | None) -> Any:

@@ -80,7 +80,11 @@ def _check_bool(table: Table, column: Column, values: Sequence[bool]) -> None:
 
 
 def _check_datetime(table: Table, column: Column, values: Sequence[datetime]) -> None:
+    seen = None
     for value in values:
+        if value is seen:  # one moment for a thousand outcomes
+            continue
+        seen = value
         if value.tzinfo is None:
             if value != COMMIT_TIME:
                 raise _refused(table, column, "takes times with a time zone")

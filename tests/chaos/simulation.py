@@ -360,7 +360,7 @@ class World:
 
         Without faults all are delivered, in order.
         """
-        plan = plan_lane(self.store, self.terms, 100)
+        plan = plan_lane(self.store, self.terms, 100).references
         self.reach("S2")
         for reference in plan:
             rendered = self._letters(reference)

@@ -142,7 +142,7 @@ def test_a_send_is_delivered_wiped_and_found_on_both_stores(store: Store) -> Non
     key, log = store_key(store), ProviderLog(lambda: datetime.now(UTC))
     clocks = Clocks(time.monotonic, lambda: time.time_ns() // 1_000_000, os.urandom, lambda: 0.5)
     owner = Deliverer(store, FakeSender(log), TERMS, "w1", clocks, lambda reference: None)
-    for reference in plan_lane(store, TERMS, 100):
+    for reference in plan_lane(store, TERMS, 100).references:
         rendered = render(store, key, reference, lambda template: compiled_for(store, template))
         assert rendered is not None
         owner.deliver(element_of(reference, *rendered))

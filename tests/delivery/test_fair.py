@@ -21,7 +21,7 @@ def run(world: World, for_s: float, fair: FairShare, *, window: int = 10_000) ->
     end = world.clock.at + timedelta(seconds=for_s)
     while world.clock.at < end:
         world.sweep()
-        for reference in plan_lane(world.store, TERMS, window, fair):
+        for reference in plan_lane(world.store, TERMS, window, fair).references:
             world.owner(world.sender(recipients=1000)).deliver(world.render(reference))
         world.pass_s(0.5)
 

@@ -34,13 +34,13 @@ def test_it_is_planned_from_its_time_on_as_spanner_tells_the_time(store: Store) 
     submit(store, "spring", "ann", at=now + timedelta(hours=1))
     pause(store, "spring", "ann")
     assert resume(store, "spring", "ann").starts_at == now + timedelta(hours=1)
-    assert plan_lane(store, TERMS, 100) == []
+    assert plan_lane(store, TERMS, 100).references == []
     assert batch_row(store, "spring", 0).state == "pending"
 
     at = store.read(lambda reader: reader.now()) + timedelta(seconds=1)
     submit(store, "spring", "ann", at=at)
     ends_s = time.monotonic() + PATIENCE_S
-    while not (planned := plan_lane(store, TERMS, 100)):
+    while not (planned := plan_lane(store, TERMS, 100).references):
         assert time.monotonic() < ends_s
         time.sleep(0.05)
     assert store.read(lambda reader: reader.now()) >= at
@@ -56,7 +56,7 @@ def test_a_campaign_that_waits_costs_looks_and_no_writes(store: Store, monkeypat
     before = campaign_row(store, "spring")
     calls = watched(store, monkeypatch)
 
-    assert plan_lane(store, TERMS, 100) == []
+    assert plan_lane(store, TERMS, 100).references == []
     looks = [text for request, _, text in calls.reads if "campaign_batches" in text]
     assert len(looks) == 1
     assert "FORCE_INDEX=batches_open" in looks[0]
@@ -65,4 +65,4 @@ def test_a_campaign_that_waits_costs_looks_and_no_writes(store: Store, monkeypat
     assert campaign_row(store, "spring") == before
 
     submit(store, "spring", "ann", at=NOW)
-    assert len(plan_lane(store, TERMS, 100)) == 4
+    assert len(plan_lane(store, TERMS, 100).references) == 4

@@ -50,7 +50,7 @@ class World:
         return FakeSender(self.log, script=script, **abilities)  # type: ignore[arg-type]
 
     def plan(self, terms: Terms = TERMS, window: int = 10_000) -> list[Reference]:
-        return plan_lane(self.store, terms, window)
+        return plan_lane(self.store, terms, window).references
 
     def plan_one(self, terms: Terms = TERMS) -> Reference:
         (reference,) = self.plan(terms, 1)

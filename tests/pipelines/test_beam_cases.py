@@ -126,7 +126,7 @@ def test_an_element_does_not_grow_with_the_campaign(shop: Shop) -> None:
     crowd = [{"id": f"p{n}", "variables": {"name": f"{n} {filler}"}} for n in range(2500)]
     shop.campaign("spring", crowd, batch_size=2500, files=wide)
     worker = worker_for(WorkerSpec(shop.url, "job", ("bulk",), can_wait=True))
-    (reference,) = plan_lane(shop.store, worker.lanes()["bulk"].terms, 10_000)
+    (reference,) = plan_lane(shop.store, worker.lanes()["bulk"].terms, 10_000).references
     assert len(registry.get_coder(type(reference)).encode(reference)) < 200
     rendered = worker.render(reference)
     assert rendered is not None
@@ -165,7 +165,7 @@ def test_an_old_reference_that_comes_again_does_nothing(shop: Shop) -> None:
     """The case event-time-timer-early, in our terms: nothing relies on the order in which things come back."""
     shop.campaign("spring", people(4), batch_size=2)
     worker = worker_for(WorkerSpec(shop.url, "job-2", ("bulk",), can_wait=True))
-    references = plan_lane(shop.store, worker.lanes()["bulk"].terms, 100)
+    references = plan_lane(shop.store, worker.lanes()["bulk"].terms, 100).references
     late = [*reversed(references), *references, *(replace(reference, plan_no=0) for reference in references)]
     for reference in late:
         rendered = worker.render(reference)

@@ -20,11 +20,12 @@ pytest.importorskip("google.cloud.pubsub_v1", reason="google-cloud-pubsub is not
 
 from pipelines import live
 from pipelines.lane_process import LaneProcess
+from pipelines.live_graph import GIVES_WAY
 from schemas.tables import Job
-from sendonce.config import ConfigFault
+from sendonce.config import ConfigFault, lanes_in
 from sendonce.control.faults import JobFault
 from sendonce.stores.base import StoreRefused
-from tests.pipelines.pubsub import PATIENCE_S, Topic, jobs, process, trigger, until
+from tests.pipelines.pubsub import PATIENCE_S, SENDONCE_RUN, Topic, jobs, process, trigger, until
 from transforms.worker import WorkerSpec
 
 PROJECT = "shop-test"
@@ -101,6 +102,43 @@ def test_one_that_dies_is_started_again_and_goes_on(shop: Shop, topic: Topic) ->
     # A request that was in flight when it died may have been taken; the outbox lane then asks again with the same key.
     assert len({letter["Message-ID"] for letter in shop.letters()}) == 600
     assert topic.private_topics(shop.store) == []
+
+
+def priorities(pid: int) -> list[int]:
+    """How much each thread of a process gives way."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            found.append(int((task / "stat").read_text().rpartition(")")[2].split()[16]))
+    return found
+
+
+def test_what_renders_bulk_gives_way_and_what_writes_does_not(shop: Shop, topic: Topic) -> None:
+    """Whoever holds the store's lock must not wait for a CPU while a code waits for the lock."""
+    slow(shop, 600)
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic)
+    a_letter_went(shop)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(priorities(job.pid)) == {own}
+    of_bulk = priorities(lane_pid(shop))
+    gives_way = sum(one == own + GIVES_WAY for one in of_bulk)
+    assert set(of_bulk) == {own, own + GIVES_WAY}
+    assert gives_way >= 1
+    assert len(of_bulk) - gives_way > lanes_in(shop.store)["bulk"].parallel  # those that deliver, and more
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(30) == 1  # the campaign is not over
+
+
+def test_a_job_for_bulk_alone_gives_way_in_its_own_process(shop: Shop, topic: Topic) -> None:
+    slow(shop, 600)
+    topic.publish(trigger("start", "spring"))
+    job = process(shop.folder, topic, module=(*SENDONCE_RUN, "--lanes", "bulk"))
+    a_letter_went(shop)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(priorities(job.pid)) == {own, own + GIVES_WAY}
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(30) == 1  # the campaign is not over
 
 
 def test_it_ends_with_a_job_that_dies_and_leaves_nothing_in_doubt(shop: Shop, topic: Topic) -> None:

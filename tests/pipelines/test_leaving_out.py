@@ -122,7 +122,7 @@ def test_a_redirect_changes_where_letters_go_and_nothing_else(shop: Shop) -> Non
 
 def test_a_running_campaign_halts_when_its_lane_turns_to_a_real_sender_that_may_not_work(shop: Shop) -> None:
     shop.campaign("spring", people(3))
-    (reference,) = plan_lane(shop.store, TERMS, 10)
+    (reference,) = plan_lane(shop.store, TERMS, 10).references
     config = Config.model_validate({"senders": {"mail": {"adapter": "sendgrid", "api_key": "env:KEY"}}})
     apply_config(shop.store, config, "ann")
 

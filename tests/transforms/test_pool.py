@@ -1,5 +1,7 @@
 """Deliveries side by side: bounded, nothing swallowed, and a stop that waits for what is under way."""
 
+import os
+import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -86,6 +88,51 @@ def test_settling_hurries_what_runs_and_waits_for_it() -> None:
     assert saw.is_set()
     assert not pool.hurrying
     assert pool.hand(lambda: "again").result(WAIT_S) == "again"
+    pool.close()
+
+
+def test_more_or_fewer_threads_from_now_on() -> None:
+    pool, gates = Pool(1, "test"), [Gate() for _ in range(4)]
+    first, waiting = pool.queue(gates[0]), pool.queue(gates[1])
+    assert gates[0].began.wait(WAIT_S)
+    assert pool.room == 0
+    pool.fit(3)
+    assert pool.room == 4
+    more = [pool.hand(gates[2])]
+    assert gates[2].began.wait(WAIT_S)
+    assert not gates[1].began.is_set()  # it was queued for the thread that was there
+    pool.fit(1)
+    for gate in gates:
+        gate.go.set()
+    more.append(pool.hand(gates[3]))
+    assert [end.result(WAIT_S) for end in (first, waiting, *more)] == ["done"] * 4
+    pool.close()
+
+
+def test_closing_waits_for_what_was_begun_before_the_pool_was_fitted() -> None:
+    pool, gate = Pool(1, "test"), Gate()
+    end = pool.queue(gate)
+    assert gate.began.wait(WAIT_S)
+    pool.fit(2)
+    threading.Timer(0.05, gate.go.set).start()
+    pool.close()
+    assert end.done()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_threads_have_the_priority_of_whoever_made_the_pool() -> None:
+    """A thread that renders gives way; one that holds the store's lock must not (decision 0027)."""
+    pool, found = Pool(2, "test"), list[int]()
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def low() -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, before + 3))
+        found.append(pool.queue(lambda: os.getpriority(os.PRIO_PROCESS, 0)).result(WAIT_S))
+
+    thread = threading.Thread(target=low)
+    thread.start()
+    thread.join(WAIT_S)
+    assert found == [before]
     pool.close()
 
 
