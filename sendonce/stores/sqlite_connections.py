@@ -23,9 +23,10 @@ _SETUP: Final = (
     "PRAGMA secure_delete = ON",
     # A thousand messages change a page of 8 KB each: what the cache does not hold goes to the journal and comes back.
     "PRAGMA cache_size = -16384",
-    # At 16 MB of journal the pages go into the file; a journal that a long reader let grow is cut back to 64 MB.
-    "PRAGMA wal_autocheckpoint = 4000",
-    "PRAGMA journal_size_limit = 67108864",
+    # At 128 MB of journal the pages go into the file, each once however often it was changed; a journal that a long
+    # reader let grow is cut back to 256 MB.
+    "PRAGMA wal_autocheckpoint = 16000",
+    "PRAGMA journal_size_limit = 268435456",
 )
 
 
