@@ -1,5 +1,8 @@
 """`sendonce.yaml`: reading it, checking it, and putting its lanes, limits and senders into the store."""
 
+from sendonce.config.adapters.account import SenderSettings
+from sendonce.config.adapters.outbox import OutboxSettings
+from sendonce.config.adapters.sendgrid import SendGridSettings
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (
@@ -8,9 +11,6 @@ from sendonce.config.model import (
     Config,
     DomainGroup,
     Lane,
-    OutboxSettings,
-    SenderSettings,
-    SendGridSettings,
     Unsubscribe,
 )
 from sendonce.config.reading import DEFAULT_FILE, config_path, load_config, read_lanes

@@ -3,30 +3,23 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Optional, Union
+from typing import Annotated, Any, Final, Literal, Optional
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from sendonce.addresses import BadAddress, fits_a_header, hides_a_line_break, normalise, sender_address
-from sendonce.config.limits import LimitSetting, WarmUp
-from sendonce.config.secrets import SecretReference
+from sendonce.addresses import BadAddress, normalise, sender_address
+from sendonce.config.adapters import AnySender
+from sendonce.config.adapters.account import SenderName, Strict, limits_once
+from sendonce.config.limits import LimitSetting
 from sendonce.config.urls import base_url_problem
 from sendonce.mailboxes import KNOWN, domain_pattern
 from sendonce.times import DEFAULTS, Times, check_times
 
 DEFAULT_STORE: Final = "sqlite:///.sendonce/sendonce.db"
-DEFAULT_OUTBOX: Final = ".sendonce/outbox"
-# Bytes that Linux takes in one name and in a whole path (NAME_MAX, PATH_MAX); below the folder stand a campaign's and
-# a file's name.
-NAME_BYTES_MAX: Final = 255
-FOLDER_BYTES_MAX: Final = 4095 - 2 * NAME_BYTES_MAX
 
 # A provider's largest bulk call is 1,000 (SendGrid); larger batches need fewer requests per form letter. What ends a
 # batch at once writes a row for each recipient: 5,000 are 70,000 mutations, of 80,000 that Spanner takes in a commit.
 BATCH_SIZE_MAX: Final = 5000
-
-# SendGrid takes `send_at` up to 72 hours ahead; an hour is left for clocks that differ.
-SEND_AFTER_MAX_S: Final = 71 * 3600
 
 # Pub/Sub's rules for names: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
 _RESOURCE: Final = r"projects/[a-z][-a-z0-9:.]{4,61}[a-z0-9]/%s/(?!goog)[A-Za-z][A-Za-z0-9._~+%%-]{2,254}"
@@ -44,107 +37,8 @@ _LANE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "bulk": {"batch_size": 5000, "in_doubt": "assume"},
 }
 
-SenderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-def _limits_once(limits: list[LimitSetting]) -> list[LimitSetting]:
-    names = [limit.name for limit in limits]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]} is set twice; keep one rate, and one cap for each window")
-    return limits
-
-
-class _Sender(_Strict):
-    """What every configured account has, whatever its adapter. warm_up: how its volume may rise at first."""
-
-    name: SenderName
-    limits: list[LimitSetting] = []
-    warm_up: Optional[WarmUp] = None
-
-    _limits = field_validator("limits")(_limits_once)
-
-
-class OutboxSettings(_Sender):
-    """Letters as files. `path` is the outbox's folder, absolute once read from a file."""
-
-    adapter: Literal["outbox"]
-    path: str = DEFAULT_OUTBOX
-
-    @field_validator("path")
-    @classmethod
-    def _can_stand(cls, path: str) -> str:
-        """Refuses what no disk takes. What one disk may take and another not shows when it is written."""
-        try:
-            size = max(map(len, path.encode().split(b"/")))
-        except UnicodeEncodeError:
-            raise ValueError("must be UTF-8, which the name of this folder is not; choose another folder") from None
-        if not path or "\x00" in path:
-            raise ValueError("must be the path of a folder")
-        if size > NAME_BYTES_MAX:
-            raise ValueError(f"has a name of {size} bytes; a folder's name has at most {NAME_BYTES_MAX}")
-        if len(path.encode()) > FOLDER_BYTES_MAX:
-            raise ValueError(f"is longer than {FOLDER_BYTES_MAX} bytes; choose a shorter path")
-        return path
-
-
-class SendGridSettings(_Sender):
-    """An account at SendGrid. The bounds are SendGrid's: https://www.twilio.com/docs/sendgrid/api-reference/mail-send.
-
-    api_key: where the key stands, never the key. sandbox: SendGrid checks and delivers nothing. send_after_s: SendGrid
-    holds letters back this long, and a person can cancel those of `batch_id` there until ten minutes before. http_503:
-    what "service unavailable" proves; `not_sent` only where the provider says so. parallel: calls side by side in one
-    process. Tracking is off unless set: it changes letters.
-    """
-
-    adapter: Literal["sendgrid"]
-    api_key: SecretReference
-    base_url: str = "https://api.sendgrid.com"
-    sandbox: bool = False
-    categories: Annotated[list[Annotated[str, Field(min_length=1, max_length=255)]], Field(max_length=10)] = []
-    asm_group: Optional[Annotated[int, Field(ge=1)]] = None
-    ip_pool: Optional[Annotated[str, Field(min_length=2, max_length=64)]] = None
-    click_tracking: bool = False
-    open_tracking: bool = False
-    send_after_s: Optional[Annotated[int, Field(ge=0, le=SEND_AFTER_MAX_S)]] = None
-    batch_id: Optional[Annotated[str, Field(min_length=1, max_length=100)]] = None
-    http_503: Literal["unknown", "not_sent"] = "unknown"
-    parallel: Annotated[int, Field(ge=1, le=64)] = 8
-
-    @field_validator("base_url")
-    @classmethod
-    def _reachable(cls, url: str) -> str:
-        if problem := base_url_problem(url):
-            raise ValueError(problem)
-        return url.rstrip("/")
-
-    @field_validator("categories")
-    @classmethod
-    def _once(cls, categories: list[str]) -> list[str]:
-        if len(set(categories)) < len(categories):
-            raise ValueError("must name each category once")
-        if any(not fits_a_header(category) or hides_a_line_break(category) for category in categories):
-            raise ValueError("must hold no line break or control character, also not as an encoded word")
-        return categories
-
-    @model_validator(mode="after")
-    def _batch_is_scheduled(self) -> "SendGridSettings":
-        if self.batch_id is not None and self.send_after_s is None:
-            raise ValueError("batch_id cancels scheduled letters only; set send_after_s too, or leave batch_id out")
-        return self
-
-
-SenderSettings = Annotated[Union[OutboxSettings, SendGridSettings], Field(discriminator="adapter")]
-ADAPTER_SETTINGS: Final[dict[str, type[OutboxSettings] | type[SendGridSettings]]] = {
-    "outbox": OutboxSettings,
-    "sendgrid": SendGridSettings,
-}
-
-
-class Lane(_Strict):
+class Lane(Strict):
     """The running configuration of one priority.
 
     shards: keys over which its work is spread. batch_size: recipients of a batch, used by `load`. in_doubt: what
@@ -164,7 +58,7 @@ class Lane(_Strict):
     outbound_log: Literal["rows", "packed"] = "rows"
     times: dict[TimeName, Annotated[float, Field(gt=0, le=3600)]] = {}
 
-    _limits = field_validator("limits")(_limits_once)
+    _limits = field_validator("limits")(limits_once)
 
     def all_times(self) -> Times:
         """The lane's times: the defaults of `sendonce.times` with what is set here."""
@@ -177,7 +71,7 @@ class Lane(_Strict):
         return self
 
 
-class DomainGroup(_Strict):
+class DomainGroup(Strict):
     """Mailboxes of one operator, and what it may be sent by all lanes and senders together.
 
     domains: `gmail.com`, `yahoo.*` (any ending), `*.corp.example` (everything below); those of `sendonce.mailboxes`
@@ -188,7 +82,7 @@ class DomainGroup(_Strict):
     domains: list[str] = []
     limits: Annotated[list[LimitSetting], Field(min_length=1)]
 
-    _limits = field_validator("limits")(_limits_once)
+    _limits = field_validator("limits")(limits_once)
 
     @field_validator("domains")
     @classmethod
@@ -206,7 +100,7 @@ class DomainGroup(_Strict):
         return raw
 
 
-class Unsubscribe(_Strict):
+class Unsubscribe(Strict):
     """Where the unsubscribe links point. RFC 8058 asks for https; http is taken for loopback only."""
 
     base_url: str
@@ -219,7 +113,7 @@ class Unsubscribe(_Strict):
         return url.rstrip("/")
 
 
-class Config(_Strict):
+class Config(Strict):
     """Everything one installation sets. Lanes, senders, guards and topics go to the store by `config apply`; jobs
     read them there.
 
@@ -240,7 +134,7 @@ class Config(_Strict):
     templates: list[str] = ["templates"]
     unsubscribe: Optional[Unsubscribe] = None
     lanes: dict[LaneName, Lane]
-    senders: dict[SenderName, SenderSettings]
+    senders: dict[SenderName, AnySender]
     domains: dict[SenderName, DomainGroup] = {}
 
     @model_validator(mode="before")

@@ -9,11 +9,11 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from sendonce.config.adapters import SETTINGS
+from sendonce.config.adapters.outbox import DEFAULT_OUTBOX
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (
-    ADAPTER_SETTINGS,
-    DEFAULT_OUTBOX,
     LANE_NAMES,
     Config,
     DomainGroup,
@@ -201,7 +201,7 @@ def _settings_at(place: tuple[Any, ...], adapter: str) -> list[str]:
     elif len(place) > 1:
         parts = {
             "lanes": Lane,
-            "senders": ADAPTER_SETTINGS.get(adapter),
+            "senders": SETTINGS.get(adapter),
             "unsubscribe": Unsubscribe,
             "domains": DomainGroup,
         }

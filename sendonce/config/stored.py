@@ -10,15 +10,17 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.tables import Limit, Meta, Setting
+from sendonce.config.adapters import AnySender
+from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.faults import ConfigFault
-from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane, SenderSettings
+from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane
 from sendonce.mailboxes import DomainGroups
 from sendonce.stores.base import Reader, Store, Tx
 
 _KINDS = ("lane", "sender", "guard", "topic", "domain", "letters")
 _SCOPES = ("lane:", "sender:", "domain:", "warmup:")
 _LANE: Final[TypeAdapter[Lane]] = TypeAdapter(Lane)
-_SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(SenderSettings)
+_SENDER: Final[TypeAdapter[SenderSettings]] = TypeAdapter(AnySender)
 _GROUP: Final[TypeAdapter[DomainGroup]] = TypeAdapter(DomainGroup)
 Model = TypeVar("Model")
 _DAYS_TOLD: Final = 6

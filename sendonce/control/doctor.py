@@ -18,7 +18,6 @@ from sendonce.config import (
     ConfigFault,
     OutboxSettings,
     SenderSettings,
-    SendGridSettings,
     config_changes,
     lanes_in,
     senders_in,
@@ -225,9 +224,9 @@ def _lanes(store: Store) -> Iterator[Finding]:
 
 def _secrets(senders: Sequence[SenderSettings]) -> Iterator[Finding]:
     for sender in senders:
-        if isinstance(sender, SendGridSettings):
+        for setting, reference in sender.secret_references().items():
             try:
-                resolve(sender.api_key, sender=sender.name, setting="api_key", environ=os.environ)
+                resolve(reference, sender=sender.name, setting=setting, environ=os.environ)
             except ConfigFault as fault:
                 yield from (_from_text(f"sender {sender.name}", problem) for problem in fault.problems)
 

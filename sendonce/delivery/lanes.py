@@ -1,16 +1,14 @@
 """A lane as it runs: its terms, its policy for doubts, and the sender that goes with it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from importlib import import_module
 
 from sendonce.config import (
     ConfigFault,
     Lane,
     SenderSettings,
-    SendGridSettings,
     domain_groups_in,
     lanes_in,
     senders_in,
@@ -22,7 +20,6 @@ from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
 from sendonce.mailboxes import DomainGroups
 from sendonce.senders.base import Sender
-from sendonce.senders.outbox import Outbox
 from sendonce.stores.base import Store
 
 
@@ -37,27 +34,24 @@ class RunningLane:
     settings: SenderSettings
 
 
-def _sendgrid(settings: SendGridSettings) -> Sender:
-    """Imported only where it is configured: its packages are an extra."""
+def make_sender(settings: SenderSettings) -> Sender:
+    """The adapter that a sender's settings name: `make` of its module in `sendonce/senders/`.
+
+    ConfigFault for a secret or a package that is missing here: adapters are imported only where they are configured.
+    """
     try:
-        from sendonce.senders.sendgrid import SendGrid
+        module = import_module(f"sendonce.senders.{settings.adapter}")
     except ImportError as fault:
         raise ConfigFault(
-            f"sender {settings.name}: the adapter sendgrid needs the package {fault.name}, which is not installed; "
-            "install sendonce[sendgrid]"
+            f"sender {settings.name}: the adapter {settings.adapter} needs the package {fault.name}, which is not "
+            f"installed; install sendonce[{settings.extra}]"
         ) from None
-    return SendGrid(settings, resolve(settings.api_key, sender=settings.name, setting="api_key", environ=os.environ))
-
-
-ADAPTERS: Final[dict[str, Callable[[Any], Sender]]] = {
-    "outbox": lambda settings: Outbox(settings.name, Path(settings.path)),
-    "sendgrid": _sendgrid,
-}
-
-
-def make_sender(settings: SenderSettings) -> Sender:
-    """The adapter that a sender's settings name. ConfigFault for a secret or a package that is missing here."""
-    return ADAPTERS[settings.adapter](settings)
+    secrets = {
+        setting: resolve(reference, sender=settings.name, setting=setting, environ=os.environ)
+        for setting, reference in settings.secret_references().items()
+    }
+    sender: Sender = module.make(settings, secrets)
+    return sender
 
 
 def running_lanes(

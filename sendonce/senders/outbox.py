@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parseaddr
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from schemas.ids import attempt_time_ms
 from schemas.ordinals import pack
 from schemas.outcomes import Outcome
+from sendonce.config import OutboxSettings
 from sendonce.failpoints import failpoint
 from sendonce.folders import private_folder
 from sendonce.senders import mime
@@ -34,6 +36,11 @@ _REASONS = {
     errno.ENOTDIR: "not_a_folder",
     errno.EEXIST: "not_a_folder",
 }
+
+
+def make(settings: OutboxSettings, secrets: Mapping[str, str]) -> "Outbox":
+    """The outbox as it is configured; it needs no secrets."""
+    return Outbox(settings.name, Path(settings.path))
 
 
 class Outbox:

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,6 +37,11 @@ _PATH: Final = "/v3/mail/send"
 _ENOUGH: Final = 8
 _REF_MAX: Final = 256
 _LATE: Final = Judgement(Verdict.NOT_SENT, "no_time_left")
+
+
+def make(settings: SendGridSettings, secrets: Mapping[str, str]) -> "SendGrid":
+    """The account as it is configured."""
+    return SendGrid(settings, secrets["api_key"])
 
 
 @dataclass(frozen=True)

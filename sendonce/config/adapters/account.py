@@ -1,0 +1,43 @@
+"""What every account of a provider has, whatever its adapter, and how its secrets are named."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Optional
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from sendonce.config.limits import LimitSetting, WarmUp
+
+SenderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def limits_once(limits: list[LimitSetting]) -> list[LimitSetting]:
+    names = [limit.name for limit in limits]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]} is set twice; keep one rate, and one cap for each window")
+    return limits
+
+
+class SenderSettings(Strict):
+    """A configured account. Each adapter has a class of its own, with `adapter: Literal[...]`, named in `SETTINGS`.
+
+    warm_up: how its volume may rise at first. extra: the extra of the package with what the adapter needs. Secrets are
+    fields of the type `SecretReference` (or Optional), and named in `secrets`.
+    """
+
+    extra: ClassVar[str] = ""
+    secrets: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:  # each class says its own, in the place that it has in what stores hold
+        adapter: str
+    name: SenderName
+    limits: list[LimitSetting] = []
+    warm_up: Optional[WarmUp] = None
+
+    _limits = field_validator("limits")(limits_once)
+
+    def secret_references(self) -> dict[str, str]:
+        """Where its secrets stand, by setting; one that is not set is left out."""
+        return {name: reference for name in self.secrets if (reference := getattr(self, name)) is not None}
