@@ -45,8 +45,12 @@ class Emulator:
     process: "subprocess.Popen[bytes]"
 
     def pause(self) -> None:
-        """It answers nobody and forgets nothing, until `go_on`."""
+        """It answers nobody and forgets nothing, until `go_on`. A thread of it may answer until it has stopped, too."""
         os.killpg(self.process.pid, signal.SIGSTOP)
+        until_s = time.monotonic() + 30.0
+        while Path("/proc").is_dir() and not all(state in "TZ" for state in _thread_states(self.process.pid)):
+            assert time.monotonic() < until_s, "an emulator does not stand still"
+            time.sleep(0.001)
 
     def go_on(self) -> None:
         os.killpg(self.process.pid, signal.SIGCONT)
@@ -55,6 +59,17 @@ class Emulator:
         """It is gone, and all that it held."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _thread_states(group: int) -> Iterator[str]:
+    """The states of all threads of a group's processes (`man 5 proc_pid_stat`)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group:
+                yield state
+                for thread in (process / "task").iterdir():
+                    yield (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def sdk() -> Path:
