@@ -8,7 +8,7 @@ subscription: pull, apply through `control/`, acknowledge, in this order. A mess
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +17,10 @@ from google.api_core import exceptions as google
 from google.cloud import pubsub_v1
 
 from pipelines.private_topic import FINAL
-from schemas.elements import DeadLetter, Reference
+from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
 from sendonce.control.sends import Send
-from sendonce.control.streams import Queue, pending
+from sendonce.control.streams import PENDING, Queue
 from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
 from sendonce.stores.base import Store, StoreUnavailable
@@ -42,8 +42,8 @@ class Intake:
     """Reads one subscription until it is told to stop.
 
     on_change: called after a trigger has changed something in the store, with its lane if it names one. on_bad: called
-    after a dead letter was put there. queue: may plan a send where it is stored; on_planned: called with the references
-    of those, which `on_change` is not told of. on_fault: called once with what ends the intake: a fault of the
+    after a dead letter was put there. queue: may plan a send where it is stored; `on_change` is not told of such a one.
+    on_fault: called once with what ends the intake: a fault of the
     subscription that a person must mend, or a store that refuses. Anything else is tried again.
     """
 
@@ -54,8 +54,7 @@ class Intake:
         on_change: Callable[[str | None], None],
         on_fault: Callable[[Exception], None],
         on_bad: Callable[[], None] = lambda: None,
-        queue: Queue = pending,
-        on_planned: Callable[[Sequence[Reference]], None] = lambda references: None,
+        queue: Queue = PENDING,
     ) -> None:
         self._store = store
         self._subscription = subscription
@@ -63,7 +62,6 @@ class Intake:
         self._on_fault = on_fault
         self._on_bad = on_bad
         self._queue = queue
-        self._on_planned = on_planned
         self._client = pubsub_v1.SubscriberClient()
         self._stopping = threading.Event()
         self._pulling = False
@@ -130,10 +128,8 @@ class Intake:
             while waiting:
                 part = waiting[:APPLIED_AT_ONCE]
                 failpoint("S0")
-                lanes, planned = self._apply([message.message for message in part])
+                lanes = self._apply([message.message for message in part])
                 failpoint("S1")
-                if planned:
-                    self._on_planned(planned)
                 for lane in lanes:
                     self._on_change(lane)
                 self._acknowledge([message.ack_id for message in part])
@@ -142,11 +138,11 @@ class Intake:
             if waiting:
                 self._give_back([message.ack_id for message in waiting])
 
-    def _apply(self, messages: list[Any]) -> tuple[set[str | None], list[Reference]]:
+    def _apply(self, messages: list[Any]) -> set[str | None]:
         """Put messages into the store; the lanes in which something is to be planned, None for one that is not known
-        here, and the sends that are planned already."""
+        here."""
         triggers = [read_or_bad(message.data, _published_at(message)) for message in messages]
-        dead, lanes, planned = list[DeadLetter](), set[str | None](), list[Reference]()
+        dead, lanes = list[DeadLetter](), set[str | None]()
         for message, trigger, taken in zip(
             messages, triggers, apply_triggers(self._store, triggers, "trigger", self._queue), strict=True
         ):
@@ -155,9 +151,7 @@ class Intake:
                 dead.append(replace(letter, message_id=message.message_id))
             elif taken.ended == "applied":
                 self.applied += 1
-                if taken.planned is not None:
-                    planned.append(taken.planned)
-                else:
+                if taken.planned is None:
                     lanes.add(trigger.priority if isinstance(trigger, Send) else None)
             else:
                 self.ignored += 1
@@ -166,7 +160,7 @@ class Intake:
             self.bad += len(dead)
             self._say_bad(dead)
             self._on_bad()
-        return lanes, planned
+        return lanes
 
     def _say_bad(self, dead: list[DeadLetter]) -> None:
         """Tell who looks at the job, now and then: a publisher that is wrong once is wrong very often."""

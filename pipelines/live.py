@@ -24,7 +24,7 @@ from pipelines.lane_process import LaneProcess
 from pipelines.live_graph import GROUPS, TURN_S, LiveGraph
 from pipelines.private_topic import FINAL, remove_topic
 from pipelines.quiet import errors_kept_back
-from schemas.elements import PRIORITIES, Reference
+from schemas.elements import PRIORITIES
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
 from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
@@ -127,8 +127,7 @@ class _Live:
             self._wake,
             self._hear,
             on_bad=self._tell,
-            queue=self._first.worker.looks.queue,
-            on_planned=self._take,
+            queue=self._first,
         )
 
     def run(self, stop: threading.Event) -> LiveReport:
@@ -189,11 +188,6 @@ class _Live:
             if lane is None or lane in graph.lanes:
                 graph.wake()
         self._tell()  # recipients of a send may be final at once
-
-    def _take(self, planned: Sequence[Reference]) -> None:
-        """Sends were planned where they were stored."""
-        self._first.take(planned)
-        self._tell()
 
     def _tell(self) -> None:
         """There may be notices to publish; any of the workers does it."""

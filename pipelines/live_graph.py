@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from google.api_core import exceptions as google
 from pipelines.campaign import CampaignOptions, Ports, build
 from pipelines.private_topic import FINAL, PrivateTopic, Waker, tick_of, tick_topic
 from schemas.elements import Reference, Tick, TriggerMessage
+from schemas.tables import Batch
 from sendonce.config import ConfigFault
 from sendonce.delivery.protocol import queueing
 from sendonce.stores.base import StoreUnavailable, Tx
@@ -76,7 +78,8 @@ class LiveGraph:
         self._faults: list[Exception] = []
         self._nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY) if gives_way else None
         self._sweep_at_s: dict[str, float] = {}
-        self._waker = Waker(self._private, min(lane.terms.times.tick_s for lane in self.worker.lanes().values()))
+        self.worker.looks.tick_s = min(lane.terms.times.tick_s for lane in self.worker.lanes().values())
+        self._waker = Waker(self._private, self.worker.looks.tick_s)
         self._thread = threading.Thread(target=self._run, name=f"graph-{spec.lanes[0]}", daemon=True)
         self.worker.on_tick, self.worker.on_room = self._waker.seen, self._room
         self.worker.on_fault = self._hear
@@ -90,12 +93,16 @@ class LiveGraph:
         self.worker.looks.ask()
         self._waker.wake()
 
-    def take(self, references: Sequence[Reference]) -> None:
-        """Sends that were stored as planned (`worker.looks.queue`) go next. Cheap; from any thread."""
-        for reference in references:
-            self.worker.keeper.hold(reference, self.worker.lanes()[reference.priority].terms.times.visibility_s)
-        self.worker.looks.give(references)
-        self._waker.wake()
+    def queue(self, lane: str, batch: Batch, now: datetime) -> Batch:
+        """As a `sendonce.control.streams.Queue`: plans a send where it is stored, if this graph can take it now."""
+        return self.worker.looks.queue(lane, batch, now)
+
+    def planned(self, references: Sequence[Reference]) -> None:
+        """These sends are in the store: they go next, or back if this graph takes nothing any more."""
+        if self.worker.looks.give(references):
+            self._waker.wake()
+        else:
+            self._release(references)
 
     def _room(self, lane: str) -> None:
         """A delivery has ended. Where the last look left nothing behind, the next tick is soon enough."""
@@ -114,6 +121,7 @@ class LiveGraph:
         if self._thread.ident is not None:
             self._thread.join(patience_s / 2)
         self._hand_back(max(1.0, until_s - time.monotonic()))
+        self._sum_up()
         if self.all_ended:
             self.worker.end_threads()
         with suppress(google.GoogleAPICallError, google.RetryError):
@@ -199,11 +207,21 @@ class LiveGraph:
 
     def _hand_back(self, patience_s: float) -> None:
         """Wait for the pools, then give what was planned and not begun back to the store, to be planned at once."""
-        self.worker.looks.end()
-        held = self.worker.keeper.held()
+        held = [*self.worker.looks.end(), *self.worker.keeper.held()]
         self.all_ended = self.worker.settle(patience_s)
+        self._release(held)
+
+    def _sum_up(self) -> None:
+        """What was sent last is in the campaigns' sums when the job is gone."""
+        with suppress(StoreUnavailable, ConfigFault):
+            for name, lane in self.worker.lanes().items():
+                if (memory := self.worker.sweep_memories.get(name)) is not None:
+                    memory.summed_at.clear()
+                    sweep(self.worker, lane)
+
+    def _release(self, references: Sequence[Reference]) -> None:
         with suppress(StoreUnavailable):  # then they are planned again when they become visible
-            for reference in held:
+            for reference in references:
                 release = partial(_release, reference=reference)
                 self.handed_back += self.worker.store.transact(release, tag="release")
 

@@ -147,6 +147,7 @@ class _Job:
         lanes = self._worker.lanes()
         for lane in lanes.values():
             memory = self._worker.sweep_memories.setdefault(lane.terms.lane, SweepMemory())
+            memory.summed_at.clear()  # whoever looks next may look at nothing but these sums
             sweep_lane(self._worker.store, self._worker.key, lane.terms, lane.policy, lambda: token_hex(16), memory)
         return self._worker.store.read(lambda reader: left_to_do(reader, list(lanes.values())))
 

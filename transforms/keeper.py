@@ -38,11 +38,17 @@ class Keeper:
         self._held: dict[Reference, _Held] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._sooner = threading.Event()
 
-    def hold(self, reference: Reference, visibility_s: float) -> None:
-        """Keep a reference alive from now on."""
+    def hold(self, reference: Reference, visibility_s: float, hidden_s: float | None = None) -> None:
+        """Keep a reference alive from now on. hidden_s: for how long it is hidden so far, if that is not the visibility
+        time."""
+        early_s = 0.0 if hidden_s is None else max(0.0, visibility_s - hidden_s) * EXTEND_AFTER
         with self._lock:
-            self._held.setdefault(reference, _Held(visibility_s, self._clock()))
+            if reference not in self._held:
+                self._held[reference] = _Held(visibility_s, self._clock() - early_s)
+                if early_s:
+                    self._sooner.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
                 self._thread.start()
@@ -85,14 +91,20 @@ class Keeper:
             some[reference].since_s = now_s
         return len(alive)
 
+    def _due_in_s(self, held: _Held) -> float:
+        """Seconds until one is to be extended, at most until the next look that its visibility time asks for."""
+        due_s = held.since_s + held.visibility_s * EXTEND_AFTER - self._clock()
+        return max(0.01, min(due_s, held.visibility_s * LOOK_EVERY))
+
     def _run(self) -> None:
         while True:
             with self._lock:
                 if not self._held:
                     self._thread = None
                     return
-                wait_s = min(held.visibility_s for held in self._held.values()) * LOOK_EVERY
-            time.sleep(wait_s)
+                wait_s = min(self._due_in_s(held) for held in self._held.values())
+                self._sooner.clear()
+            self._sooner.wait(wait_s)
             try:
                 self.extend()
             except StoreError:

@@ -3,12 +3,15 @@
 A look reads the store, and marking what it finds is a transaction, which waits for the store's lock. A one-time code
 need not wait for either: while the last look at its lane found nothing left over, the intake stores it as planned, and
 hands its reference to the graph.
+
+Such a send is hidden from other planners for a moment only (`HANDED_S`), until the graph takes it and keeps it alive: a
+graph that is busy, or does not hear its ticks, keeps nothing from another job.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,20 +19,27 @@ from schemas.elements import PRIORITIES, Reference
 from schemas.tables import Batch
 from sendonce.delivery import batches
 
+# How long a send that was stored as planned waits for its graph to take it, before any planner may plan it.
+HANDED_S = 1.0
+# So many ticks without the graph: it is busy or deaf, and sends are left to whoever looks first.
+DEAF_TICKS = 3
+
 
 @dataclass
 class _Seen:
     room: int
-    visibility_s: float
 
 
 class Looks:
     """One graph's looks. Safe for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick_s: float = 0.2, clock: Callable[[], float] = time.monotonic) -> None:
+        self.tick_s = tick_s
+        self._clock = clock
         self._lock = threading.Lock()
         self._asked = True
-        self._looked_s = float("-inf")
+        self._ended = False
+        self._looked_s = self._ticked_s = float("-inf")
         self._lanes: dict[str, _Seen] = {}
         self._given: deque[Reference] = deque()
 
@@ -38,19 +48,27 @@ class Looks:
         with self._lock:
             self._asked = True
 
-    def due(self, tick_s: float) -> bool:
-        """Whether a tick is to look: somebody asked, or `tick_s` seconds are over since the last look. One begins."""
-        now_s = time.monotonic()
+    def due(self) -> bool:
+        """Whether a tick is to look: somebody asked, or the last look was a tick ago. If so, one begins.
+
+        Half a tick is enough: ticks come a little late or early, and none is to be left out for it.
+        """
+        now_s = self._clock()
         with self._lock:
-            if not self._asked and now_s - self._looked_s < tick_s:
+            if not self._asked and now_s - self._looked_s < self.tick_s / 2:
                 return False
             self._asked, self._looked_s = False, now_s
             return True
 
-    def seen(self, lane: str, room: int, visibility_s: float) -> None:
+    def begins(self, lane: str) -> None:
+        """A look at a lane begins: what happens during it is not seen by it."""
+        with self._lock:
+            self._lanes[lane] = _Seen(0)
+
+    def seen(self, lane: str, room: int) -> None:
         """A look at a lane has ended. room: recipients that it could have planned besides; 0: some may be left."""
         with self._lock:
-            self._lanes[lane] = _Seen(room, visibility_s)
+            self._lanes[lane] = _Seen(room)
 
     def may_be_left(self, lane: str) -> bool:
         """Whether the last look at a lane may have left something that was due."""
@@ -58,29 +76,39 @@ class Looks:
             return lane not in self._lanes or self._lanes[lane].room == 0
 
     def queue(self, lane: str, batch: Batch, now: datetime) -> Batch:
-        """A `sendonce.control.streams.Queue`: plans a send while there is room for it. Reads nothing."""
+        """The batch of a send as it is to be stored: planned, while there is room for it and a graph that takes it.
+
+        Reads nothing but what this process knows.
+        """
         with self._lock:
             seen = self._lanes.get(lane)
-            if seen is None or batch.n_open > seen.room:
+            deaf = self._clock() - self._ticked_s > DEAF_TICKS * self.tick_s
+            if seen is None or batch.n_open > seen.room or deaf or self._ended:
                 return batch
             seen.room -= batch.n_open
-            return batches.queued(batch, now + timedelta(seconds=seen.visibility_s))
+            return batches.queued(batch, now + timedelta(seconds=HANDED_S))
 
-    def give(self, references: Sequence[Reference]) -> None:
-        """These sends were stored as planned: the next tick takes them."""
+    def give(self, references: Sequence[Reference]) -> bool:
+        """These sends were stored as planned: the next tick takes them. False when no tick will."""
         with self._lock:
+            if self._ended:
+                return False
             self._given.extend(references)
+            return True
 
     def given(self) -> list[Reference]:
-        """What was given since, each once, critical first."""
+        """At a tick: what was given since the last one, each once, critical first."""
         with self._lock:
+            self._ended, self._ticked_s = False, self._clock()
             found = sorted(self._given, key=lambda reference: PRIORITIES.index(reference.priority))
             self._given.clear()
             return found
 
-    def end(self) -> None:
-        """No graph takes anything any more: forget what was given and seen, until another one looks."""
+    def end(self) -> list[Reference]:
+        """No graph takes anything any more, until one ticks again; returns what was given and not taken."""
         with self._lock:
+            self._asked = self._ended = True
             self._lanes.clear()
+            left = list(self._given)
             self._given.clear()
-            self._asked = True
+            return left

@@ -14,6 +14,7 @@ from sendonce.delivery.sweeper import SweepMemory, Swept, sweep_lane
 from sendonce.failpoints import failpoint
 from sendonce.stores.turns import urgent
 from transforms.inspected import InspectedDoFn
+from transforms.looks import HANDED_S
 from transforms.worker import Worker, WorkerSpec, told, worker_for
 
 # Until a lane's pace is measured: enough to measure it, little enough to be quickly done.
@@ -62,17 +63,17 @@ class _PlanWork(InspectedDoFn):
             if self._worker.spec.can_wait:
                 self._worker.beat()
             yield from self._given()
-            if not self._worker.spec.live or self._worker.looks.due(self._tick_s()):
+            if not self._worker.spec.live or self._worker.looks.due():
                 yield from self._plan()
 
     def _given(self) -> list[Reference]:
-        """What was planned where it was stored; it is held already."""
+        """What was planned where it was stored; from here on this process keeps it alive."""
         given = self._worker.looks.given()
+        lanes = self._worker.lanes()
+        for reference in given:
+            self._worker.keeper.hold(reference, lanes[reference.priority].terms.times.visibility_s, HANDED_S)
         self._planned.inc(len(given))
         return given
-
-    def _tick_s(self) -> float:
-        return min(lane.terms.times.tick_s for lane in self._worker.lanes().values())
 
     def _plan(self) -> Iterator[Reference]:
         for name, lane in self._worker.lanes().items():
@@ -80,9 +81,9 @@ class _PlanWork(InspectedDoFn):
                 self._count(sweep(self._worker, lane))
             if self._worker.stopping.is_set():
                 return
-            window, visibility_s = window_of(self._worker, name), lane.terms.times.visibility_s
+            self._worker.looks.begins(name)
+            window = window_of(self._worker, name)
             if not window:
-                self._worker.looks.seen(name, 0, visibility_s)
                 continue
             fair = self._worker.fair.setdefault(name, FairShare())
             with urgent():  # a lane's one thread of rendering waits for it; its own writes take far longer
@@ -94,10 +95,10 @@ class _PlanWork(InspectedDoFn):
             if not self._worker.spec.can_wait:
                 # Here a reference stays in this process until it is claimed; elsewhere it may go to another worker.
                 for reference in references:
-                    self._worker.keeper.hold(reference, visibility_s)
+                    self._worker.keeper.hold(reference, lane.terms.times.visibility_s)
             if self._worker.spec.live:
                 room = min(plan.room, self._worker.pool(name).room - len(references))
-                self._worker.looks.seen(name, max(0, room), visibility_s)
+                self._worker.looks.seen(name, max(0, room))
             yield from references
 
     def _count(self, swept: Swept) -> None:

@@ -25,7 +25,6 @@ class Pool:
         self.threads = threads
         self._name = name
         self._executor = _begun(threads, name)
-        self._former: list[ThreadPoolExecutor] = []
         self._changed = threading.Condition(threading.RLock())  # what is over at once says so where it was handed over
         self._running = 0
         self._hurrying = threading.Event()
@@ -47,10 +46,9 @@ class Pool:
             return
         executor = _begun(threads, self._name)
         with self._changed:
-            self._former.append(self._executor)
-            self.threads, self._executor = threads, executor
+            former, self.threads, self._executor = self._executor, threads, executor
             self._changed.notify_all()
-        self._former[-1].shutdown(wait=False)
+        former.shutdown(wait=False)
 
     def queue(self, work: Callable[[], Result]) -> "Future[Result]":
         """Hand a piece of work over without waiting for a thread; `room` says when that is wise."""
@@ -78,8 +76,9 @@ class Pool:
 
     def close(self) -> None:
         """End the threads, after the work that is under way."""
-        for executor in (*self._former, self._executor):
-            executor.shutdown()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+        self._executor.shutdown()
 
     def _submit(self, work: Callable[[], Result]) -> "Future[Result]":
         future = self._executor.submit(work)

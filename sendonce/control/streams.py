@@ -5,11 +5,11 @@ written again before its end, for every claim reads it. A send is pinned to the 
 one batch whose number comes from its key. Taking the same send again, however often and wherever, finds its key.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import count
-from typing import Any, Final, Optional
+from typing import Any, Final, Optional, Protocol
 
 import orjson
 
@@ -42,19 +42,37 @@ EXPIRES_MAX: Final = timedelta(days=7)
 KEYS_KEPT: Final = timedelta(days=8)
 KEYS_PURGED_AT_ONCE: Final = 500
 _EXPIRES: Final = {"critical": CRITICAL_EXPIRES, "high": EXPIRES_MAX}
-# Given the lane and the batch of a send that is due and may go, and the store's time: the batch as it is to be stored,
-# pending or, where its job plans it at once, queued. May be called more than once for a send.
-Queue = Callable[[str, Batch, datetime], Batch]
 # What `Change` says of a send that came again: its stream may have any state.
 _TAKEN: Final = "taken"
 
 
-def pending(lane: str, batch: Batch, now: datetime) -> Batch:
-    """A `Queue` that leaves planning to the planner."""
-    return batch
+class Queue(Protocol):
+    """What a job plans by itself: sends that it stores, without a look."""
+
+    def queue(self, lane: str, batch: Batch, now: datetime) -> Batch:
+        """The batch of a send that is due and may go, as it is to be stored: pending, or planned. now: store time.
+
+        Called inside a transaction, perhaps more than once for a send.
+        """
+
+    def planned(self, references: Sequence[Reference]) -> None:
+        """Sends that it planned are in the store."""
 
 
-def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str, queue: Queue = pending) -> list[Change | BadTrigger]:
+class _Pending:
+    """Leaves planning to the planner."""
+
+    def queue(self, lane: str, batch: Batch, now: datetime) -> Batch:
+        return batch
+
+    def planned(self, references: Sequence[Reference]) -> None:
+        pass
+
+
+PENDING: Final[Queue] = _Pending()
+
+
+def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str, queue: Queue = PENDING) -> list[Change | BadTrigger]:
     """Take sends with different idempotency keys; what became of each, in order. key: the store's own.
 
     queue: may plan a send at once; then its `Change` has the reference.
@@ -141,7 +159,7 @@ class _Taking:
         batch = batch_row(send, stream, batch_no, pushed, expires_at, self._now)
         people = people_rows(send, batch, pushed, self._key)
         if batch.open_state is not None and stream.state == RUNNING:
-            batch = self._queue(send.priority, batch, self._now)
+            batch = self._queue.queue(send.priority, batch, self._now)
         if stream in self._made:
             self._made.remove(stream)
             self._tx.insert(stream)

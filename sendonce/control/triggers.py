@@ -18,7 +18,7 @@ from sendonce.control.faults import UnknownCampaign, WrongState
 from sendonce.control.guards import NotReady
 from sendonce.control.schedule import BadStart
 from sendonce.control.sends import Send, read_send
-from sendonce.control.streams import Queue, pending, take_sends
+from sendonce.control.streams import PENDING, Queue, take_sends
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.control.trigger_faults import BadTrigger
 from sendonce.control.trigger_times import moment_in
@@ -122,7 +122,7 @@ def read_or_bad(body: bytes, published_at: Optional[datetime] = None) -> Trigger
 
 
 def apply_triggers(
-    store: Store, triggers: Iterable[Trigger | Send | BadTrigger], by: str, queue: Queue = pending
+    store: Store, triggers: Iterable[Trigger | Send | BadTrigger], by: str, queue: Queue = PENDING
 ) -> list[Taken]:
     """Apply triggers in their order; what became of each, in order. Each is in the store when this returns.
 
@@ -134,7 +134,10 @@ def apply_triggers(
     for group in _groups(triggers):
         first = group[0]
         if isinstance(first, Send):
-            taken += _take(store, [send for send in group if isinstance(send, Send)], by, queue)
+            found = _take(store, [send for send in group if isinstance(send, Send)], by, queue)
+            taken += found
+            if planned := [one.planned for one in found if one.planned is not None]:
+                queue.planned(planned)  # at once: what else was pulled may take its time
         else:
             taken.append(_applied(store, first, by))
     return taken
@@ -192,7 +195,7 @@ def _alone(store: Store, key: bytes, send: Send, by: str, queue: Queue) -> Taken
     return _own_fault(lambda: _taken(_take_one(store, key, send, by, queue), send))
 
 
-def _take_one(store: Store, key: bytes, send: Send, by: str, queue: Queue = pending) -> Change | BadTrigger:
+def _take_one(store: Store, key: bytes, send: Send, by: str, queue: Queue = PENDING) -> Change | BadTrigger:
     """Take a send that others may take at the same moment: the first look may find its stream new, the next its key."""
     for last in (*[False] * (MOST_TRIES - 1), True):
         try:

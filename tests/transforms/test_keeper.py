@@ -1,5 +1,7 @@
 """A reference that is only slow is not planned again; a lost one is."""
 
+from datetime import timedelta
+
 import pytest
 
 from schemas.elements import Reference
@@ -88,3 +90,18 @@ def test_the_thread_ends_when_nothing_is_held(world: World) -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert keeper._thread is None
+
+
+def test_what_is_hidden_for_a_moment_only_is_kept_in_time_and_then_as_any_other(world: World) -> None:
+    world.campaign([3])
+    keeper, reference = keeper_of(world), world.plan_one()
+    keeper._thread = object()  # type: ignore[assignment]
+    keeper.hold(reference, TERMS.times.visibility_s, hidden_s=1.0)
+    assert keeper.extend() == 0
+    world.pass_s(0.41)
+    assert keeper.extend() == 1
+    assert world.batch().visible_at == world.now() + timedelta(seconds=TERMS.times.visibility_s)
+    world.pass_s(1.0)
+    assert keeper.extend() == 0
+    world.pass_s(TERMS.times.visibility_s * 0.4)
+    assert keeper.extend() == 1
