@@ -132,7 +132,7 @@ class _Live:
 
     def run(self, stop: threading.Event) -> LiveReport:
         started_s = time.monotonic()
-        release_senders(self._store, {lane.terms.sender for lane in self._lanes})
+        release_senders(self._store, {name for lane in self._lanes for name in lane.lane.senders()})
         self._row.beat("running")
         self._remove_left_over()
         with errors_kept_back() as beams_words:

@@ -85,7 +85,7 @@ def run_bounded(
     # A bundle that runs again finds its triggers applied: what became of them the first time counts.
     worker.on_trigger = lambda result: results.setdefault(result.message_id, result)
     job = _Job(worker, spec)
-    release_senders(worker.store, {lane.terms.sender for lane in worker.lanes().values()})
+    release_senders(worker.store, {name for lane in worker.lanes().values() for name in lane.lane.senders()})
     try:
         report = _rounds(job, list(triggers), once, stop, progress)
         return replace(report, triggers=tuple(results.values()))

@@ -142,8 +142,9 @@ class Worker:
 
     def deliverer(self, priority: str) -> Deliverer:
         lane = self.lanes()[priority]
+        fallback = lane.fallback.sender if lane.fallback is not None else None
         return Deliverer(
-            self.store, lane.sender, lane.terms, self.spec.job_id, self.clocks, self.letters, self.must_stop
+            self.store, lane.sender, lane.terms, self.spec.job_id, self.clocks, self.letters, self.must_stop, fallback
         )
 
     def pool(self, priority: str) -> Pool:

@@ -265,6 +265,8 @@ def _hints(found: Status) -> list[str]:
     hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
     if found.health.state != WELL and found.campaign.state not in ENDED:
         hints.append(health_text(found.health))
+        if found.sender_now != found.sender:
+            hints.append(f"Meanwhile what was not sent goes by sender {found.sender_now}")
     if found.retries is not None and not found.retries.done and found.campaign.state not in (CANCELLING, "cancelled"):
         hints.append(
             f"Round {found.retries.number} is not opened whole: the same `sendonce retry` of {found.retries.by} goes on"

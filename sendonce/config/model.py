@@ -41,8 +41,9 @@ _LANE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 class Lane(Strict):
     """The running configuration of one priority.
 
-    shards: keys over which its work is spread. batch_size: recipients of a batch, used by `load`. in_doubt: what
-    becomes of a request whose fate stays unknown. hold_max_s: longest wait for a permit inside the pipeline.
+    fallback: the sender by which what certainly was not taken goes while the lane's own cannot send (breaker open,
+    halted). shards: keys over which its work is spread. batch_size: recipients of a batch, used by `load`. in_doubt:
+    what becomes of a request whose fate stays unknown. hold_max_s: longest wait for a permit inside the pipeline.
     parallel: requests side by side in one process. outbound_log: a row for each message, or for exceptions only.
     times: changes to the table in `sendonce/times.py`, in seconds.
     """
@@ -57,12 +58,23 @@ class Lane(Strict):
     parallel: Annotated[int, Field(ge=1, le=64)] = 4
     outbound_log: Literal["rows", "packed"] = "rows"
     times: dict[TimeName, Annotated[float, Field(gt=0, le=3600)]] = {}
+    fallback: Optional[SenderName] = None
 
     _limits = field_validator("limits")(limits_once)
+
+    def senders(self) -> tuple[str, ...]:
+        """The senders that it may send by, its own first."""
+        return (self.sender,) if self.fallback is None else (self.sender, self.fallback)
 
     def all_times(self) -> Times:
         """The lane's times: the defaults of `sendonce.times` with what is set here."""
         return replace(DEFAULTS[self.name], hold_max_s=self.hold_max_s, **{str(n): s for n, s in self.times.items()})
+
+    @model_validator(mode="after")
+    def _falls_back_on_another(self) -> "Lane":
+        if self.fallback == self.sender:
+            raise ValueError("fallback must be another sender than the lane's own")
+        return self
 
     @model_validator(mode="after")
     def _times_agree(self) -> "Lane":
@@ -205,11 +217,12 @@ class Config(Strict):
     @model_validator(mode="after")
     def _senders_exist(self) -> "Config":
         for lane in self.lanes.values():
-            if lane.sender not in self.senders:
-                known = ", ".join(self.senders)
-                raise ValueError(
-                    f"lane {lane.name} names the sender {lane.sender!r}, which is not under senders ({known})"
-                )
+            for name in lane.senders():
+                if name not in self.senders:
+                    known = ", ".join(self.senders)
+                    raise ValueError(
+                        f"lane {lane.name} names the sender {name!r}, which is not under senders ({known})"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -46,6 +46,7 @@ senders:
 # One lane per priority. Limits count recipients: {rate: 500/s, burst: 500}, {cap: 100000/day}, {cap: 10/5s}.
 # in_doubt, when nobody can tell whether a request was accepted: hold (for a person), assume (that it was, after
 # 24 hours, counted apart), resend (once; somebody may get two letters).
+# fallback: another sender, by which what certainly was not taken goes while the lane's own cannot send.
 lanes:
   critical: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}
   high: {sender: outbox, in_doubt: hold, batch_size: 100, limits: []}

@@ -206,10 +206,11 @@ def _lanes(store: Store) -> Iterator[Finding]:
         yield from (_from_text("lanes", problem) for problem in fault.problems)
         return
     for lane in lanes.values():
-        if lane.sender not in senders:
-            mend = "add it under senders, then `sendonce config apply`"
-            yield Finding("fail", f"lane {lane.name}", f"its sender {lane.sender} is not in the store", mend)
-    used = sorted({lane.sender for lane in lanes.values()})
+        for name in lane.senders():
+            if name not in senders:
+                mend = "add it under senders, then `sendonce config apply`"
+                yield Finding("fail", f"lane {lane.name}", f"its sender {name} is not in the store", mend)
+    used = sorted({name for lane in lanes.values() for name in lane.senders()})
     obstacles = store.read(lambda reader: [(name, sender_obstacle(reader, name)) for name in used])
     yield from (_from_text(f"sender {name}", problem) for name, problem in obstacles if problem)
     yield from _secrets([senders[name] for name in used if name in senders])

@@ -15,7 +15,7 @@ from sendonce.control.progress import Counts, active_seconds, count, count_reaso
 from sendonce.control.rounds import Retried, retried
 from sendonce.control.schedule import start_of, starts_later
 from sendonce.control.sender_health import SenderHealth, sender_health
-from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.control.stops import Stop, fallback_of, sender_now, sender_of, stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
@@ -39,7 +39,8 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. health: of its sender. late_notices: kinds of notices of
+    outcome. stops: what keeps its lane or sender from sending. sender_now: another one
+    while the lane goes by its fallback. health: of its sender. late_notices: kinds of notices of
     the whole store, that wait for longer than they should. oldest_due, reasons, late_notices and retries: None unless
     looked at in full; retries: None without any.
     """
@@ -58,6 +59,7 @@ class Status:
     reasons: Optional[dict[str, int]]
     stops: list[Stop]
     sender: str
+    sender_now: str
     health: SenderHealth
     late_notices: Optional[list[str]]
     retries: Optional[Retried] = None
@@ -82,6 +84,7 @@ class Status:
             "priority": self.campaign.priority,
             "template": self.campaign.template,
             "sender": self.sender,
+            "sender_now": self.sender_now,
             "at": utc_text_or_none(self.at),
             "total_recipients": self.total,
             "queued_batches": batches["pending"] + batches["queued"],
@@ -169,6 +172,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         reasons=_reasons(reader, campaign, counts) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
+        sender_now=sender_now(reader, campaign.priority, sender, fallback_of(reader, campaign), now),
         health=sender_health(reader, sender, now),
         late_notices=late_notices(reader, now) if in_full else None,
         retries=retried(reader, campaign.campaign_id) if in_full else None,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Optional
 
 import orjson
 
@@ -57,6 +57,10 @@ _MEND_OF_SYSTEM: Final = "look at the sender's folder, its disk and this user's 
 _MEND_ELSE: Final = "look at the sender's settings"
 
 
+# What a lane with a fallback leaves its own sender for. One that asks to slow down can send; one that a person has
+# stopped is meant to stand still.
+MOVES: Final = frozenset(("breaker_open", "sender_halted"))
+
 # A person's stop stands in a row of its own: a sender's row is rewritten by what its provider answers.
 _BY_PERSON: Final = "stop:"
 
@@ -101,6 +105,22 @@ def sender_of(reader: Reader, campaign: Campaign) -> str:
     """The sender that a campaign's letters go by: the one of its lane, as the store configures it now."""
     row = reader.get(Setting, "lane", campaign.priority)
     return str(orjson.loads(row.value)["sender"]) if row is not None else campaign.sender
+
+
+def sender_now(reader: Reader, lane: str, sender: str, fallback: Optional[str], now: datetime) -> str:
+    """By which of its two senders new requests of a lane go at store time `now`: its own, or its fallback while only
+    that can send."""
+    if fallback is None:
+        return sender
+    own = {stop.kind for stop in stops_of(reader, lane, sender, now)}
+    return fallback if own and own <= MOVES and not stops_of(reader, lane, fallback, now) else sender
+
+
+def fallback_of(reader: Reader, campaign: Campaign) -> Optional[str]:
+    """The second sender of a campaign's lane, as the store configures it now."""
+    row = reader.get(Setting, "lane", campaign.priority)
+    found: Optional[str] = orjson.loads(row.value).get("fallback") if row is not None else None
+    return found
 
 
 def stops_of(reader: Reader, lane: str, sender: str, now: datetime) -> list[Stop]:

@@ -19,6 +19,7 @@ from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
 from sendonce.delivery.protocol import doubts, next_request, owning
 from sendonce.delivery.requests import next_letters, report_of, shares_of
+from sendonce.delivery.routes import route
 from sendonce.delivery.shares import Shares
 from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.failpoints import failpoint
@@ -58,8 +59,20 @@ class Delivery:
     left: int = 0
 
 
+@dataclass(frozen=True)
+class Way:
+    """A way that a lane's letters may go."""
+
+    terms: Terms
+    sender: Sender
+
+
 class Deliverer:
-    """Delivers batches of one lane through one sender. Holds no state between batches; safe for several threads."""
+    """Delivers batches of one lane through its sender, or through its fallback (`routes.route`). Holds no state between
+    batches; safe for several threads.
+
+    fallback: the sender of `terms.fallback`.
+    """
 
     def __init__(
         self,
@@ -70,10 +83,12 @@ class Deliverer:
         clocks: Clocks,
         render: Callable[[Reference], tuple[Letters, datetime] | None],
         stopping: Callable[[], bool] = lambda: False,
+        fallback: Sender | None = None,
     ) -> None:
         self._store = store
-        self._sender = sender
         self._terms = terms
+        self._own = Way(terms, sender)
+        self._other = Way(terms.fallback, fallback) if terms.fallback is not None and fallback is not None else None
         self._worker_id = worker_id
         self._clocks = clocks
         self._render = render
@@ -93,28 +108,38 @@ class Deliverer:
             if rendered is None:
                 return Delivery(Move.LOST, "stale_reference", 0, {})
             letters, at = rendered
-        batch, lists, most, shares = self._look(reference, letters)
+        batch, way, lists, most, shares = self._look(reference, letters)
         if batch is None or batch.plan_no != reference.plan_no:
             return Delivery(Move.LOST, "stale_reference", 0, {})
-        run = _Run(self, reference, letters, facts_of(letters, at, lists), most, shares, batch)
+        run = _Run(self, way, reference, letters, facts_of(letters, at, lists), most, shares, batch)
         return run.repeat_doubt() if batch.state == batches.IN_DOUBT else run.go()
 
-    def _look(self, reference: Reference, letters: Letters) -> tuple[Batch | None, tuple[str, ...], int, Shares]:
-        """The batch as it is, its campaign's suppression lists, and how large a request and its shares may be now."""
-        terms = self._terms
-        scopes = list(shares_of(terms.groups, letters.letters))
+    def _look(self, reference: Reference, letters: Letters) -> tuple[Batch | None, Way, tuple[str, ...], int, Shares]:
+        """The batch as it is, the way that it goes, its campaign's suppression lists, and how large a request and its
+        shares may be now."""
+        scopes = list(shares_of(self._terms.groups, letters.letters))
 
-        def work(reader: Reader) -> tuple[Batch | None, tuple[str, ...], int, Shares]:
+        def work(reader: Reader) -> tuple[Batch | None, Way, tuple[str, ...], int, Shares]:
             now = reader.now()
-            ttl_s, room = terms.times.permit_ttl_s, self._sender.capabilities.recipients
             batch = reader.get(Batch, *batch_key(reference.campaign_id, reference.batch_no))
+            way = self._way(reader, batch, now)
+            terms = way.terms
+            ttl_s, room = terms.times.permit_ttl_s, way.sender.capabilities.recipients
             campaign = reader.get(Campaign, reference.campaign_id)
             lists = lists_of(orjson.loads(campaign.options) if campaign is not None else {})
             most = largest_request(limits_of(reader, terms.scopes), ttl_s, room, now)
             largest = {scope: largest_request(limits_of(reader, [scope]), ttl_s, room, now) for scope in scopes}
-            return batch, lists, most, Shares(largest, self._clocks.own_s)
+            return batch, way, lists, most, Shares(largest, self._clocks.own_s)
 
         return self._store.read(work)
+
+    def _way(self, reader: Reader, batch: Batch | None, now: datetime) -> Way:
+        """What is in doubt is asked again where it was asked; all else goes by who can send."""
+        if self._other is None:
+            return self._own
+        if batch is not None and batch.state == batches.IN_DOUBT:
+            return self._other if batch.provider == self._other.terms.provider else self._own
+        return self._other if route(reader, self._terms, now) is self._other.terms else self._own
 
 
 class _Run:
@@ -123,6 +148,7 @@ class _Run:
     def __init__(
         self,
         owner: Deliverer,
+        way: Way,
         reference: Reference,
         letters: Letters,
         facts: Rendered,
@@ -131,8 +157,8 @@ class _Run:
         seen: Batch,
     ) -> None:
         self._store = owner._store
-        self._sender = owner._sender
-        self._terms = owner._terms
+        self._sender = way.sender
+        self._terms = way.terms
         self._worker_id = owner._worker_id
         self._clocks = owner._clocks
         self._stopping = owner._stopping

@@ -15,6 +15,7 @@ from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.lanes import RunningLane
 from sendonce.delivery.planner import lane_campaigns, limit_waiters, open_batches
 from sendonce.delivery.protocol.doubts import may_ask_again
+from sendonce.delivery.routes import route
 from sendonce.stores.base import ANY_SHARD, Reader
 
 
@@ -44,13 +45,14 @@ def left_to_do(reader: Reader, lanes: Sequence[RunningLane]) -> Left:
     waits: set[str] = set()
     full: list[str] = []
     for lane in lanes:
-        scopes = limits.limits_of(reader, lane.terms.scopes)
+        terms = route(reader, lane.terms, now)
+        scopes = limits.limits_of(reader, terms.scopes)
         passes = limits.outlook(reader, scopes, lane.terms.times.window_s, now)
         # A plan finds nothing while the limits pass nothing: the first permit is what the pending batches wait for.
         first = limits.ask(reader, scopes, 1, now) if passes == 0 else None
         free_at = first.until if isinstance(first, limits.Wait) else now
         full += _full(reader, lane, scopes, now)
-        stops = stops_of(reader, lane.terms.lane, lane.terms.sender, now)
+        stops = stops_of(reader, terms.lane, terms.sender, now)
         for campaign in lane_campaigns(reader, lane.lane.name):
             counts = reader.tally(
                 Batch,

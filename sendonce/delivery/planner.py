@@ -18,6 +18,7 @@ from sendonce.delivery.group_line import GroupLine
 from sendonce.delivery.limits import limits_of, outlook
 from sendonce.delivery.protocol.doubts import may_ask_again
 from sendonce.delivery.protocol.queueing import plan, postpone
+from sendonce.delivery.routes import route
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
 
@@ -63,11 +64,11 @@ class _Chosen:
 def plan_lane(store: Store, terms: Terms, window: int, fair: FairShare | None = None) -> Plan:
     """Mark due batches of a lane as queued, up to `window` recipients (and at least one batch), and refer to them.
 
-    Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set.
-    Doubts that may be settled by asking again come before new work. A campaign that has not begun is left alone, and
-    so is a lane that is stopped, halted, throttled or out of permits. Batches of which only a mailbox group's share is
-    left are planned as far as its limits will pass them; the others get a place in its line, as a later due time. fair:
-    what campaigns got at earlier plans.
+    Looks outside any transaction, so that planning never blocks claims; each mark then is a compare-and-set. Doubts
+    that may be settled by asking again come before new work. A campaign that has not begun is left alone, and so is a
+    lane that is stopped, halted, throttled or out of permits, unless its fallback can send. Batches of which only a
+    mailbox group's share is left are planned as far as its limits will pass them; the others get a place in its line,
+    as a later due time. fair: what campaigns got at earlier plans.
     """
     chosen = store.read(lambda reader: _choose(reader, terms, window, fair or FairShare()))
     references: list[Reference] = []
@@ -94,7 +95,8 @@ def _mark(tx: Tx, terms: Terms, candidates: Sequence[Candidate]) -> list[Referen
 
 def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chosen:
     now = reader.now()
-    chosen = _Chosen([], [])
+    chosen, lane_terms = _Chosen([], []), terms
+    terms = route(reader, lane_terms, now)
     if stops_of(reader, terms.lane, terms.sender, now):
         return chosen
     passes = outlook(reader, limits_of(reader, terms.scopes), terms.times.window_s, now)
@@ -106,7 +108,7 @@ def _choose(reader: Reader, terms: Terms, window: int, fair: FairShare) -> _Chos
     running = [
         campaign for campaign in campaigns if campaign.state == "running" and starts_later(campaign, now) is None
     ]
-    doubts = [_doubts(reader, terms, campaign, now) for campaign in campaigns]
+    doubts = [_doubts(reader, lane_terms, campaign, now) for campaign in campaigns]
     line = GroupLine(reader, terms, now)
     due = {campaign.campaign_id: _due(reader, campaign, now, window) for campaign in running}
     freed = {campaign.campaign_id: _freed(reader, terms, line, campaign, now) for campaign in running}
@@ -217,8 +219,19 @@ def limit_waiters(reader: Reader, terms: Terms, line: GroupLine, campaign_id: st
 def _doubts(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> Iterator[Candidate]:
     for batch in open_batches(reader, campaign.campaign_id, batches.IN_DOUBT):
         unseen = batch.visible_at is None or batch.visible_at <= now
-        if unseen and batch.due_at <= now and may_ask_again(batch, terms, now):
+        if (
+            unseen
+            and batch.due_at <= now
+            and may_ask_again(batch, terms, now)
+            and _may_be_asked(reader, terms, batch, now)
+        ):
             yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt, batch.due_at)
+
+
+def _may_be_asked(reader: Reader, terms: Terms, batch: Batch, now: datetime) -> bool:
+    """Whether the account that a doubt lies with may be asked now: the lane may go by its other sender meanwhile."""
+    asked = terms.of(batch.provider)
+    return terms.fallback is None or (asked is not None and not stops_of(reader, asked.lane, asked.sender, now))
 
 
 def open_batches(reader: Reader, campaign_id: str, state: str) -> list[Batch]:

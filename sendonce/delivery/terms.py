@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Optional
 
 from schemas.ids import shard_of
 from schemas.outcomes import Outcome
@@ -29,6 +30,7 @@ class Terms:
     outbound_log: `rows` writes a row per final message, `packed` only those that were not accepted.
     groups: the groups of mailbox providers that have limits of their own; None where none has. revision: of the
     settings that all this comes from, compared in each transaction that grants a permit; empty: never compared.
+    fallback: the same lane by its second sender, if it has one (`routes.route` says when).
     """
 
     lane: str
@@ -42,6 +44,13 @@ class Terms:
     outbound_log: str = "rows"
     groups: DomainGroups | None = None
     revision: str = ""
+    fallback: Optional["Terms"] = None
+
+    def of(self, provider: str | None) -> "Terms | None":
+        """The terms under which requests go to an account: the lane's own, its fallback's; None for another account."""
+        if provider == self.provider:
+            return self
+        return self.fallback.of(provider) if self.fallback is not None else None
 
 
 @dataclass(frozen=True)

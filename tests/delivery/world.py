@@ -80,7 +80,13 @@ class World:
         return element_of(reference, self.letters(reference, refused), self.now())
 
     def owner(
-        self, sender: FakeSender, terms: Terms = TERMS, *, worker: str = "w1", stopping: bool = False
+        self,
+        sender: FakeSender,
+        terms: Terms = TERMS,
+        *,
+        worker: str = "w1",
+        stopping: bool = False,
+        fallback: FakeSender | None = None,
     ) -> Deliverer:
         def own_s() -> float:
             return (self.clock.at - self.began).total_seconds() + self.own_skew_s
@@ -91,7 +97,7 @@ class World:
             randomness=self._random,
             chance=lambda: 0.5,
         )
-        return Deliverer(self.store, sender, terms, worker, clocks, lambda reference: None, stopping=lambda: stopping)
+        return Deliverer(self.store, sender, terms, worker, clocks, lambda reference: None, lambda: stopping, fallback)
 
     def deliver(self, sender: FakeSender, terms: Terms = TERMS, **more: object) -> Delivery:
         """Plan the first due batch, render it, deliver it."""

@@ -40,13 +40,14 @@ def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
     """Whether a batch in doubt can be settled by its own request, sent once more under the same key.
 
     The provider must take the same key once, and its window must still be open when the repeat arrives. A payload
-    that could not be made again byte for byte rules it out for good.
+    that could not be made again byte for byte rules it out for good. terms: the lane's own.
     """
-    if terms.asks_again_s is None or batch.intent_at is None or batch.wait_reason in (PAYLOAD_CHANGED, OVER_LIMIT):
+    asked = terms.of(batch.provider)
+    if asked is None:  # the lane sends by other accounts, or to other places, now
         return False
-    if batch.provider != terms.provider:  # the lane sends by another account or to another place now
+    if asked.asks_again_s is None or batch.intent_at is None or batch.wait_reason in (PAYLOAD_CHANGED, OVER_LIMIT):
         return False
-    return (now - batch.intent_at).total_seconds() + terms.times.longest_call_s < terms.asks_again_s
+    return (now - batch.intent_at).total_seconds() + asked.times.longest_call_s < asked.asks_again_s
 
 
 def skip_rung(tx: Tx, campaign_id: str, batch_no: int) -> None:
