@@ -6,7 +6,8 @@ From the moment at which a critical `send` is published to Pub/Sub until its req
 SQLite, through Google's Pub/Sub emulator, `sendonce run --subscription` in a process of its own, and a fake SendGrid in
 another, which answers after 150 ms. Three times: nothing else to do (idle); a bulk campaign at full speed in the same
 job (loaded); and that campaign in one job, critical sends in a second one (two processes). The bulk campaign outlasts
-the sends, or the run fails. Clocks are one machine's.
+the sends, or the run fails. Then, in two processes, with bulk at a provider of its own that takes requests and never
+answers: before the campaign begins, and with its breaker open (stalled). Clocks are one machine's.
 
 Last line, one JSON object: idle_p50_ms, idle_p99_ms, loaded_p50_ms, loaded_p99_ms, two_process_p99_ms, bulk_per_s (of
 the loaded part: recipients that arrived at the provider a second), and more under `more`: every latency, in order.
@@ -29,7 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sinks import KEY
-from benchmarks.throughput import CAMPAIGN, prepare
+from benchmarks.throughput import CAMPAIGN, FROM, prepare
+from schemas.tables import Switch
+from sendonce import config as configuration
 from sendonce.control.campaigns import submit
 from sendonce.control.pushed_templates import push_template
 from sendonce.rendering.catalogue import find_template, source_of
@@ -63,6 +66,10 @@ NEWS = source_of(
 PER_S = 10.0
 # What of a bulk campaign has arrived when its templates are compiled and its connections open.
 FULL_SPEED_AFTER = 20_000
+# A bulk campaign whose provider never answers, and how soon its lane gives up on a request.
+STALLED_BULK = 60_000
+NEVER_MS = 3_600_000
+IMPATIENT = {"request_timeout_s": 2.0, "lease_s": 8.0, "margin_s": 1.0, "permit_ttl_s": 1.0}
 # A send that is not there after this is lost, and the run has failed.
 PATIENCE_S = 60.0
 _numbers = count(1)
@@ -147,16 +154,16 @@ def wait(holds: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def provider(log: Path) -> Iterator[str]:
+def provider(log: Path, answers_after_ms: int = PROVIDER_MS) -> Iterator[str]:
     """The fake SendGrid in a process of its own; gives its address."""
     log.touch()
     command = [sys.executable, "-m", "tests.providers.sendgrid", "--log", str(log), "--key", KEY, "--checks", "none"]
-    server = subprocess.Popen([*command, "--delay-ms", str(PROVIDER_MS)], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*command, "--delay-ms", str(answers_after_ms)], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         yield server.stdout.readline().split()[-1]
     finally:
-        server.send_signal(signal.SIGTERM)
+        server.kill()  # one that never answers does not end by itself
         server.wait(10)
 
 
@@ -187,8 +194,10 @@ class Bench:
         self.folder = folder
         self.log = Log(folder / "provider.log")
         url = stack.enter_context(provider(folder / "provider.log"))
-        settings = {"adapter": "sendgrid", "base_url": url, "api_key": "env:BENCH_KEY"}
-        prepare(folder, bulk, "sendgrid", "rows", settings, None, template=NEWS, parallel=BULK_PARALLEL, start=False)
+        self.account = {"adapter": "sendgrid", "base_url": url, "api_key": "env:BENCH_KEY"}
+        prepare(
+            folder, bulk, "sendgrid", "rows", self.account, None, template=NEWS, parallel=BULK_PARALLEL, start=False
+        )
         self.store = open_store(f"sqlite:///{folder}/store.db")
         push_template(self.store, find_template("otp"), "benchmark")
         self.publisher = pubsub_v1.PublisherClient(batch_settings=pubsub_v1.types.BatchSettings(max_messages=1))
@@ -205,6 +214,18 @@ class Bench:
     def start_bulk(self) -> None:
         submit(self.store, CAMPAIGN, "benchmark")
         wait(lambda: not self.log.look() and self.log.arrived() >= FULL_SPEED_AFTER, "a bulk campaign at full speed")
+
+    def stall_bulk(self, stack: ExitStack) -> None:
+        """Give bulk an account of its own, at a provider that takes requests and never answers."""
+        url = stack.enter_context(provider(self.folder / "stalled.log", NEVER_MS))
+        senders = {"sendgrid": self.account, "stalled": {**self.account, "base_url": url}}
+        bulk = {"sender": "stalled", "parallel": BULK_PARALLEL, "times": IMPATIENT}
+        settings = {"from": FROM, "senders": senders, "lanes": {"bulk": bulk}}
+        configuration.apply_config(self.store, configuration.Config.model_validate(settings), "benchmark")
+
+    def breaker_is_open(self) -> bool:
+        row = self.store.read(lambda reader: reader.get(Switch, "sender:stalled"))
+        return row is not None and row.kind in ("open", "probing")
 
     def bulk_must_go_on(self) -> None:
         row = self.store.read(lambda reader: reader.get(_campaign(), CAMPAIGN))
@@ -243,6 +264,7 @@ def measure(sends: int, bulk: int, per_s: float = PER_S) -> dict[str, Any]:
             two.start_bulk()
             apart = part(two.log, two.publisher, topic, sends, per_s)
             two.bulk_must_go_on()
+        alone, stalled = isolated(stack, sends, per_s)
     return {
         "idle_p50_ms": round(idle.quantile(0.5)),
         "idle_p99_ms": round(idle.quantile(0.99)),
@@ -256,11 +278,33 @@ def measure(sends: int, bulk: int, per_s: float = PER_S) -> dict[str, Any]:
             "bulk_recipients": bulk,
             "two_process_p50_ms": round(apart.quantile(0.5)),
             "two_process_bulk_per_s": round(apart.bulk_per_s),
+            "two_process_idle_p50_ms": round(alone.quantile(0.5)),
+            "two_process_idle_p99_ms": round(alone.quantile(0.99)),
+            "stalled_p50_ms": round(stalled.quantile(0.5)),
+            "stalled_p99_ms": round(stalled.quantile(0.99)),
             "idle_ms": _rounded(idle.latencies_ms),
             "loaded_ms": _rounded(loaded.latencies_ms),
             "two_process_ms": _rounded(apart.latencies_ms),
         },
     }
+
+
+def isolated(stack: ExitStack, sends: int, per_s: float) -> tuple[Part, Part]:
+    """Two processes; codes before bulk begins, and while bulk's provider stalls and its breaker is open."""
+    bench = Bench(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, STALLED_BULK)
+    bench.stall_bulk(stack)
+    (_, bulk_subscription), (topic, subscription) = bench.subscription(), bench.subscription()
+    with (
+        job(bench.folder, bulk_subscription, "--lanes", "bulk"),
+        job(bench.folder, subscription, "--lanes", "critical,high"),
+    ):
+        bench.warm_up(topic)
+        alone = part(bench.log, bench.publisher, topic, max(20, sends // 3), per_s)
+        submit(bench.store, CAMPAIGN, "benchmark")
+        wait(bench.breaker_is_open, "an open breaker")
+        stalled = part(bench.log, bench.publisher, topic, sends, per_s)
+        assert bench.breaker_is_open(), "the breaker closed at a provider that never answers"
+    return alone, stalled
 
 
 def _rounded(values: Sequence[float]) -> list[int]:
@@ -280,6 +324,7 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 1
     more = found["more"]
+    print(f"stalled: median {more['stalled_p50_ms']} ms, two processes", file=sys.stderr)
     for name in ("idle", "loaded", "two_process"):
         ordered = sorted(more[f"{name}_ms"])
         told = f"{name}: median {statistics.median(ordered):.0f} ms, worst {ordered[-1]} ms, {len(ordered)} sends"

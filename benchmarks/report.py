@@ -301,6 +301,20 @@ def latencies(row: Row | None) -> list[str]:
                     f"≤ 2 x idle {mark(apart <= 2 * idle)}",
                     number(more["two_process_bulk_per_s"]),
                 ),
+                (
+                    "two jobs, before bulk begins",
+                    more["two_process_idle_p50_ms"],
+                    f"**{more['two_process_idle_p99_ms']}**",
+                    "",
+                    "-",
+                ),
+                (
+                    "two jobs, bulk's provider stalls, breaker open",
+                    more["stalled_p50_ms"],
+                    f"**{more['stalled_p99_ms']}**",
+                    f"≤ 2 x that {mark(more['stalled_p99_ms'] <= 2 * more['two_process_idle_p99_ms'])}",
+                    "0",
+                ),
             ],
         ),
     ]
