@@ -99,13 +99,16 @@ class KeyedProvider:
         with self._working:
             return [(one.to, one.subject, one.text, one.html, one.message_id) for one in self._taken]
 
-    def misbehave(self, how: str) -> None:
-        """From now on; an empty word ends it. close_before_reply: the letters are taken, and nobody is told."""
+    def misbehave(self, how: str, address: str = "") -> None:
+        """From now on; an empty word ends it. close_before_reply: the letters are taken, and nobody is told.
+
+        address: whom it does not take, for `refuse_recipient`.
+        """
         if how == "refuse_connection":
             self._server.__exit__()
             return
-        if how.startswith("refuse_recipient"):
-            self.refused_recipients.add(how.partition(":")[2])
+        if how == "refuse_recipient":
+            self.refused_recipients.add(address)
             return
         self._always = {
             "": None,

@@ -60,7 +60,7 @@ def test_connections_are_kept_between_requests() -> None:
 
 def test_a_bad_address_is_refused_alone_in_the_same_call() -> None:
     with scene() as there:
-        there.fake.misbehave("refuse_recipient:u7@one.example")
+        there.fake.misbehave("refuse_recipient", "u7@one.example")
         reply = there.send(PEOPLE)
     assert len(there.fake.attempts) == 1
     assert outcomes(reply, PEOPLE) == {7: Outcome.PROVIDER_INVALID_ADDRESS}
@@ -91,7 +91,7 @@ def test_calls_refused_as_one_get_smaller_until_only_the_bad_are_refused(seed: i
     with scene() as there:
         there.fake.strict = True
         for number in bad:
-            there.fake.misbehave(f"refuse_recipient:u{number}@one.example")
+            there.fake.misbehave("refuse_recipient", f"u{number}@one.example")
         refused = deliver(there, list(range(100)))
     assert refused == dict.fromkeys(bad, Outcome.PROVIDER_INVALID_ADDRESS)
     assert sorted(there.accepted()) == sorted(f"u{number}@one.example" for number in range(100) if number not in bad)
@@ -199,7 +199,7 @@ def test_nobody_listens() -> None:
 @pytest.mark.parametrize("fault", ["close_after_read", "status_only", "broken_body", "garbage", "half_status"])
 def test_a_lost_reply_is_had_by_asking_again(fault: str) -> None:
     with scene(Fate(200, fault=fault)) as there:
-        there.fake.misbehave("refuse_recipient:u7@one.example")
+        there.fake.misbehave("refuse_recipient", "u7@one.example")
         prepared = there.sender.prepare(request_of(PEOPLE))
         there.sender.send(prepared, 10)
         assert len(there.accepted()) == 19

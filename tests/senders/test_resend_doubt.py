@@ -116,7 +116,7 @@ def test_killed_after_acceptance_the_next_owner_asks_again(there: Callable[..., 
 def test_whoever_was_refused_in_the_lost_reply_is_refused(there: Callable[..., Scene]) -> None:
     scene = there(CUT)
     person = scene.world.people(scene.world.batch())[2]
-    scene.fake.misbehave(f"refuse_recipient:{person.email}")
+    scene.fake.misbehave("refuse_recipient", person.email)
     scene.deliver()
     scene.world.pass_s(30)
     scene.deliver()

@@ -74,7 +74,7 @@ def test_over_tls_and_only_to_whom_a_certificate_vouches_for(tmp_path: Path) -> 
 
 def test_whoever_the_receiver_names_is_refused_alone() -> None:
     with scene() as there:
-        there.fake.misbehave("refuse_recipient:u7@one.example")
+        there.fake.misbehave("refuse_recipient", "u7@one.example")
         reply = there.send(PEOPLE)
     assert outcomes(reply, PEOPLE) == {7: Outcome.PROVIDER_INVALID_ADDRESS}
     assert len(there.fake.attempts) == 1
@@ -86,7 +86,7 @@ def test_a_receiver_that_names_nobody_gets_smaller_requests_until_only_the_bad_a
     with scene() as there:
         there.fake.answers = "whole"
         for number in bad:
-            there.fake.misbehave(f"refuse_recipient:u{number}@one.example")
+            there.fake.misbehave("refuse_recipient", f"u{number}@one.example")
         left, refused, tries = list(range(100)), {}, 0
         while left:
             tries += 1
@@ -209,7 +209,7 @@ def _huge() -> Answered:
 def test_results_of_a_thousand_messages_are_read_whole() -> None:
     letters = [packed(number) for number in range(1000)]
     with scene(recipients=1000) as there:
-        there.fake.misbehave("refuse_recipient:u999@one.example")
+        there.fake.misbehave("refuse_recipient", "u999@one.example")
         reply = there.send(letters)
     assert outcomes(reply, letters) == {999: Outcome.PROVIDER_INVALID_ADDRESS}
 

@@ -1,4 +1,4 @@
-"""A whole campaign by Resend, and one by a webhook: from the list to every outcome, replies cut after acceptance."""
+"""Whole campaigns by Resend and by a webhook: from the list to every outcome, replies cut after acceptance."""
 
 import json
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def judged(folder: Path, sendonce: Command, fake: KeyedProvider, refused: int, s
 
 def test_replies_cut_after_acceptance_make_no_second_letter_at_resend(tmp_path: Path, sendonce: Command) -> None:
     with FakeResend(CUT, Fate(), CUT, Fate(500, accepts=False), CUT) as fake:
-        fake.misbehave("refuse_recipient:u150@one.example")
+        fake.misbehave("refuse_recipient", "u150@one.example")
         prepare(tmp_path, sendonce, f"adapter: resend, api_key: env:THE_KEY, base_url: '{fake.url}'", 200)
         code, said, _ = sendonce("run", "--json")
         assert (code, json.loads(said)["ended"]) == (0, "done")
@@ -107,7 +107,7 @@ def test_replies_cut_after_acceptance_make_no_second_letter_at_resend(tmp_path: 
 
 def test_a_receiver_that_keeps_keys_takes_each_letter_once(tmp_path: Path, sendonce: Command) -> None:
     with FakeReceiver(CUT, Fate(429, {"Retry-After": "1"}), CUT, Fate(500, accepts=False)) as fake:
-        fake.misbehave("refuse_recipient:u150@one.example")
+        fake.misbehave("refuse_recipient", "u150@one.example")
         settings = f"adapter: webhook, url: '{fake.url}/letters', secret: env:THE_SECRET, allow_private: true"
         prepare(tmp_path, sendonce, f"{settings}, idempotency_window_s: 86400", 200, "test")
         code, said, _ = sendonce("run", "--json")
@@ -127,6 +127,24 @@ def test_a_receiver_without_keys_is_never_asked_again(tmp_path: Path, sendonce: 
     assert (status["sent_count"], status["in_doubt"]) == (150, 50)
     assert len({attempt.key for attempt in fake.attempts}) == len(fake.attempts) == 4
     assert len(fake.letters()) == 200
+
+
+def test_one_letter_that_a_receiver_refuses_without_naming_it_holds_nobody_up(
+    tmp_path: Path, sendonce: Command
+) -> None:
+    """Requests get smaller until it is alone, then they grow again."""
+    with FakeReceiver() as fake:
+        fake.answers = "whole"
+        fake.misbehave("refuse_recipient", "u150@one.example")
+        settings = f"adapter: webhook, url: '{fake.url}/letters', secret: env:THE_SECRET, allow_private: true"
+        prepare(tmp_path, sendonce, settings, 200, "test")
+        code, said, _ = sendonce("run", "--json")
+        assert (code, json.loads(said)["ended"]) == (0, "done")
+        judged(tmp_path, sendonce, fake, 1, SECRET)
+    refused = [len(json.loads(attempt.body)["data"]["messages"]) for attempt in fake.attempts if not attempt.letters]
+    assert refused == sorted(refused, reverse=True)
+    assert refused[-1] == 1
+    assert len(refused) <= 5
 
 
 def test_private_addresses_are_refused_in_a_store_for_production(tmp_path: Path, sendonce: Command) -> None:
