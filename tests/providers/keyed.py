@@ -7,15 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from tests.providers.http import Connection, Fate, Received, Server
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """One letter that somebody will get."""
 
     to: str
@@ -94,16 +93,13 @@ class KeyedProvider:
     def __exit__(self, *_: object) -> None:
         self._server.__exit__()
 
-    def letters(self) -> list[tuple[str, str, str, str, str]]:
-        """(to, subject, text, html, message id) of each letter, in order of acceptance."""
+    def letters(self) -> list[Taken]:
+        """Each letter that somebody will get, in order of acceptance."""
         with self._working:
-            return [(one.to, one.subject, one.text, one.html, one.message_id) for one in self._taken]
+            return list(self._taken)
 
     def misbehave(self, how: str, address: str = "") -> None:
-        """From now on; an empty word ends it. close_before_reply: the letters are taken, and nobody is told.
-
-        address: whom it does not take, for `refuse_recipient`.
-        """
+        """As `conformance.Provider` says it."""
         if how == "refuse_connection":
             self._server.__exit__()
             return
@@ -113,7 +109,7 @@ class KeyedProvider:
         self._always = {
             "": None,
             "close_before_reply": Fate(200, fault="close_after_read"),
-            "silence": Fate(fault="stall", accepts=False),
+            "silence": Fate(200, fault="stall"),
             "busy": Fate(429, {"Retry-After": "1"}),
             "refuse_account": Fate(401),
         }[how]
