@@ -61,7 +61,7 @@ def judge(answer: Answer, ordinals: Sequence[int], *, now_s: float) -> Judged:
     name, message = str(said.get("name") or ""), str(said.get("message") or "")
     detail = scrubbed(message)
     if status in (400, 413, 422):
-        return _refused(status, message, detail)
+        return _refused(status, name, message, detail)
     if status == 401 or (status == 403 and _KEY.search(name)):
         return _halt("credentials", detail)
     if status == 403:
@@ -84,13 +84,13 @@ def _taken(said: dict[str, Any], ordinals: Sequence[int]) -> Judged:
     The body says who was not taken. Without all of it nobody knows, and the same key brings the same answer again.
     """
     ids = [one["id"] for one in _objects(said.get("data")) if isinstance(one.get("id"), str)]
-    errors = {one.get("index"): str(one.get("message") or "") for one in _objects(said.get("errors"))}
-    places = {place for place in errors if isinstance(place, int) and 0 <= place < len(ordinals)}
-    if len(places) != len(errors) or len(ids) not in (len(ordinals), len(ordinals) - len(errors)):
+    listed = _objects(said.get("errors"))
+    errors = {one["index"]: str(one.get("message") or "") for one in listed if _is_place(one.get("index"), ordinals)}
+    if not all(_is_place(one.get("index"), ordinals) for one in listed) or len(ids) + len(errors) != len(ordinals):
         return Judged(Reply(Verdict.UNKNOWN, "garbled"))
     results: dict[int, Result] = dict.fromkeys(ordinals, (Verdict.ACCEPTED, 0, ""))
     reason, halts, shown = "", False, ""
-    for place in sorted(places):
+    for place in sorted(errors):
         setting, outcome = _blamed(errors[place])
         detail = scrubbed(errors[place])
         if setting:
@@ -103,13 +103,17 @@ def _taken(said: dict[str, Any], ordinals: Sequence[int]) -> Judged:
     return Judged(reply_of(results, reason, halts=halts, refs=ids), detail=shown)
 
 
-def _refused(status: int, message: str, detail: str) -> Judged:
+def _is_place(index: object, ordinals: Sequence[int]) -> bool:
+    return type(index) is int and 0 <= index < len(ordinals)
+
+
+def _refused(status: int, name: str, message: str, detail: str) -> Judged:
     """The call was refused as one. `from` and `reply_to` are everybody's, so nobody is refused for them."""
     if status == 413:
         return Judged(Reply(Verdict.REFUSED, "http_413", Outcome.PROVIDER_TOO_LARGE), whole=True, detail=detail)
     setting, outcome = _blamed(message)
-    if setting:
-        return _halt(setting, detail)
+    if setting or name == "invalid_from_address":
+        return _halt(setting or "refused_from", detail)
     return Judged(Reply(Verdict.REFUSED, f"http_{status}", outcome), whole=True, detail=detail)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from schemas.letters import Letter
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Unsendable, Verdict
+from sendonce.senders.http import Answer
 from tests.providers.http import Fate
 from tests.senders import resend_account, webhook_account
 from tests.senders.sendgrid_letters import CASES, packed, request_of, verdicts, whole
@@ -106,3 +108,31 @@ def test_an_address_beyond_ascii_is_refused_before_resend_is_asked() -> None:
     with resend_account.scene() as there, pytest.raises(Unsendable) as caught:
         there.sender.prepare(request_of([packed(n, to) for n, to in enumerate(people_of("smtputf8-local"))]))
     assert (caught.value.ordinal, caught.value.outcome) == (0, Outcome.ADDRESS_SMTPUTF8_UNSUPPORTED)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(200))
+def test_no_reply_makes_an_adapter_raise(scene: Scene, seed: int) -> None:
+    """Whatever JSON comes back: a verdict, and of a 2xx that names people never a refusal of somebody else."""
+    chance = random.Random(seed)
+    body = json.dumps(anything(chance, 3)).encode()
+    status = chance.choice([200, 202, 400, 403, 409, 422, 429, 500, 503])
+    letters = [packed(number) for number in range(3)]
+    with scene() as there:
+        prepared = there.sender.prepare(request_of(letters))
+        answer = Answer(status, True, headers={"content-type": "application/json"}, body=body)
+        there.sender._poster.post = lambda *_: answer
+        reply = there.sender.send(prepared, 5)
+    assert set(reply.exceptions) <= {0, 1, 2}
+    assert reply.verdict in Verdict
+
+
+def anything(chance: random.Random, depth: int) -> Any:
+    names = ["data", "errors", "index", "message", "id", "results", "message_id", "status", "reason", "name"]
+    leaves = [None, True, 0, 1, -1, 1.5, 10**30, "", "accepted", "refused", "x@y.example", f"{1:052d}", "`from`"]
+    kind = chance.random()
+    if depth == 0 or kind < 0.2:
+        return chance.choice(leaves)
+    if kind < 0.5:
+        return [anything(chance, depth - 1) for _ in range(chance.randint(0, 3))]
+    return {chance.choice(names): anything(chance, depth - 1) for _ in range(chance.randint(0, 4))}

@@ -64,6 +64,7 @@ def test_without_a_status_line_the_first_byte_decides(written: bool, reason: str
         (429, "monthly_quota_exceeded", "You have reached your monthly email sending quota.", "monthly_quota"),
         (422, "validation_error", "Invalid `from` field. The email address needs to follow …", "refused_from"),
         (422, "validation_error", "Invalid `reply_to` field.", "refused_reply_to"),
+        (422, "invalid_from_address", "Not one of yours.", "refused_from"),
     ],
 )
 def test_what_is_everybodys_halts_the_sender_and_refuses_nobody(
@@ -153,6 +154,13 @@ def test_whoever_is_named_is_refused_and_the_others_are_taken() -> None:
     assert reply.exceptions == {8: (Verdict.REFUSED, Outcome.PROVIDER_INVALID_ADDRESS, "Invalid `to` field: (address)")}
 
 
+def test_two_errors_of_one_letter_are_one_refusal() -> None:
+    said = {"data": [{"id": "a"}], "errors": [{"index": 1, "message": m} for m in ("Bad.", "Invalid `to` field.")]}
+    reply = taken(said, [3, 8]).reply
+    assert reply.exceptions[8][0] is Verdict.REFUSED
+    assert 3 not in reply.exceptions
+
+
 def test_all_named_are_all_refused() -> None:
     said = {"data": [], "errors": [{"index": place, "message": "Invalid `to` field."} for place in range(2)]}
     reply = taken(said, [3, 8]).reply
@@ -185,6 +193,12 @@ def test_everybody_refused_without_a_field_blames_the_account() -> None:
         {"data": [{"id": "a"}], "errors": [{"index": 2, "message": "x"}]},
         {"data": [{"id": "a"}], "errors": [{"index": "1", "message": "x"}]},
         {"data": [{"id": "a"}], "errors": [{"message": "x"}]},
+        {"data": [{"id": "a"}], "errors": [{"index": [1], "message": "x"}]},
+        {"data": [{"id": "a"}], "errors": [{"index": True, "message": "x"}]},
+        {"data": [{"id": "a"}], "errors": [{"index": -1, "message": "x"}]},
+        {"data": [{"id": "a"}], "errors": [{"index": 1.0, "message": "x"}]},
+        {"data": [{"id": "a"}, {"id": "b"}], "errors": [{"index": 1, "message": "x"}]},
+        {"data": {"id": "a"}, "errors": "none"},
         {"data": [{"id": "a"}, {"id": "b"}, {"id": "c"}]},
     ],
 )
