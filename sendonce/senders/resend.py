@@ -24,6 +24,7 @@ from sendonce.addresses import BadAddress, fits_a_header, hides_a_line_break, ne
 from sendonce.config import ResendSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
+from sendonce.senders.faulty_letters import longer_than, not_text
 from sendonce.senders.http import HttpPoster
 from sendonce.senders.request_sizes import RequestSizes
 from sendonce.senders.resend_replies import judge
@@ -94,7 +95,13 @@ class Resend:
     def prepare(self, request: Request) -> Prepared:
         """The body of the call. Unsendable names a letter that Resend cannot carry."""
         shared = _shared(request.letters, request.chosen[0].ordinal)
-        body = b"[%b]" % b",".join(_email(request, letter, shared) for letter in request.chosen)
+        emails = [_email(request, letter, shared) for letter in request.chosen]
+        try:
+            body = orjson.dumps(emails)
+        except TypeError:
+            raise Unsendable(not_text(request), Outcome.RENDER_BAD_VARIABLE, "a value is not Unicode text") from None
+        if len(body) > LETTER_MAX_BYTES and (ordinal := longer_than(LETTER_MAX_BYTES, request, emails)) is not None:
+            raise Unsendable(ordinal, Outcome.RENDER_TOO_LARGE, "the letter is larger than Resend takes")
         return Prepared(request, body, hashlib.sha256(body).hexdigest())
 
     def send(self, prepared: Prepared, timeout_s: float) -> Reply:
@@ -140,7 +147,7 @@ def _written(address: str) -> str:
     return sender_address(address)
 
 
-def _email(request: Request, letter: Letter, shared: Mapping[str, str]) -> bytes:
+def _email(request: Request, letter: Letter, shared: Mapping[str, str]) -> dict[str, Any]:
     """One letter as Resend's email object. `text` is always said: left out, Resend would make one of the HTML."""
     if needs_smtputf8(letter.to):
         raise Unsendable(letter.ordinal, Outcome.ADDRESS_SMTPUTF8_UNSUPPORTED, "Resend takes only ASCII before the @")
@@ -166,10 +173,4 @@ def _email(request: Request, letter: Letter, shared: Mapping[str, str]) -> bytes
         "message_id": letter.message_id,
     }
     made["tags"] = [{"name": name, "value": value} for name, value in tags.items() if _TAG.fullmatch(value)]
-    try:
-        body = orjson.dumps(made)
-    except TypeError:
-        raise Unsendable(letter.ordinal, Outcome.RENDER_BAD_VARIABLE, "a value is not Unicode text") from None
-    if len(body) > LETTER_MAX_BYTES:
-        raise Unsendable(letter.ordinal, Outcome.RENDER_TOO_LARGE, "the letter is larger than Resend takes")
-    return body
+    return made

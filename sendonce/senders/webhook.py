@@ -28,6 +28,7 @@ from sendonce.addresses import BadAddress, fits_a_header, hides_a_line_break, se
 from sendonce.config import ConfigFault, WebhookSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
+from sendonce.senders.faulty_letters import longer_than, not_text
 from sendonce.senders.http import HttpPoster
 from sendonce.senders.public_hosts import is_public
 from sendonce.senders.request_sizes import RequestSizes
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 # A result of each of 1,000 messages, with its reason.
 REPLY_MAX_BYTES: Final = 1024 * 1024
+# Room for what stands in a body besides its messages.
+HEAD_BYTES: Final = 2048
 # RFC 8058 3.1.
 _ONE_CLICK: Final = "List-Unsubscribe=One-Click"
 
@@ -99,10 +102,14 @@ class Webhook:
 
     def prepare(self, request: Request) -> Prepared:
         """The body of the call. Unsendable names a letter that cannot be carried."""
-        messages = [self._message(request.letters, letter) for letter in request.chosen]
-        head = orjson.dumps(_head(request))
-        # The head is an object within an object that ends here: its list of messages comes last.
-        body = b'%b,"messages":[%b]}}' % (head[:-2], b",".join(messages))
+        messages = [_message(request.letters, letter) for letter in request.chosen]
+        try:
+            body = orjson.dumps(_whole(request, messages))
+        except TypeError:
+            raise Unsendable(not_text(request), Outcome.RENDER_BAD_VARIABLE, "a value is not Unicode text") from None
+        most = self._settings.max_request_bytes
+        if len(body) > most and (ordinal := longer_than(most - HEAD_BYTES, request, messages)) is not None:
+            raise Unsendable(ordinal, Outcome.RENDER_TOO_LARGE, "the letter is larger than max_request_bytes")
         return Prepared(request, body, hashlib.sha256(body).hexdigest())
 
     def send(self, prepared: Prepared, timeout_s: float) -> Reply:
@@ -138,30 +145,23 @@ class Webhook:
         self.capabilities = replace(self.capabilities, recipients=self._sizes.now)
         return reply
 
-    def _message(self, letters: Letters, letter: Letter) -> bytes:
-        subject, text, html = letters.texts(letter)
-        if not fits_a_header(subject) or hides_a_line_break(subject):
-            raise Unsendable(letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the subject has a control character")
-        made: dict[str, Any] = {
-            "message_id": letter.message_id,
-            "to": letter.to,
-            "subject": subject,
-            "text": text,
-            "html": html,
-            "headers": _headers(letter),
-        }
-        try:
-            body = orjson.dumps(made)
-        except TypeError:
-            raise Unsendable(letter.ordinal, Outcome.RENDER_BAD_VARIABLE, "a value is not Unicode text") from None
-        # Room for what comes before the messages.
-        if len(body) > self._settings.max_request_bytes - 2048:
-            raise Unsendable(letter.ordinal, Outcome.RENDER_TOO_LARGE, "the letter is larger than max_request_bytes")
-        return body
+
+def _message(letters: Letters, letter: Letter) -> dict[str, Any]:
+    subject, text, html = letters.texts(letter)
+    if not fits_a_header(subject) or hides_a_line_break(subject):
+        raise Unsendable(letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the subject has a control character")
+    return {
+        "message_id": letter.message_id,
+        "to": letter.to,
+        "subject": subject,
+        "text": text,
+        "html": html,
+        "headers": _headers(letter),
+    }
 
 
-def _head(request: Request) -> dict[str, Any]:
-    """The start of the body, of which all comes from the request: a repeat says the same."""
+def _whole(request: Request, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body. All of it comes from the request, so a repeat says the same."""
     at = datetime.fromtimestamp(attempt_time_ms(request.attempt_id) / 1000, UTC)
     letters, first = request.letters, request.chosen[0].ordinal
     return {
@@ -173,6 +173,7 @@ def _head(request: Request) -> dict[str, Any]:
             "attempt_id": request.attempt_id,
             "from": _party("from", letters.from_address, first),
             "reply_to": _party("reply-to", letters.reply_to, first) if letters.reply_to else "",
+            "messages": messages,
         },
     }
 
