@@ -2,7 +2,9 @@
 
 from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.adapters.outbox import OutboxSettings
+from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
+from sendonce.config.adapters.webhook import WebhookSettings
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (
@@ -37,10 +39,12 @@ __all__ = [
     "Lane",
     "LimitSetting",
     "OutboxSettings",
+    "ResendSettings",
     "SendGridSettings",
     "SenderSettings",
     "Unsubscribe",
     "WarmUp",
+    "WebhookSettings",
     "apply_config",
     "check_environment",
     "config_changes",

@@ -37,6 +37,11 @@ senders:
 # A SendGrid account (install sendonce[sendgrid]); the key stays where it is, env:NAME or file:/path:
 #  mail: {adapter: sendgrid, api_key: env:SENDGRID_API_KEY, limits: [{rate: 500/s, burst: 1000}]}
 # Also: sandbox, categories, asm_group, ip_pool, click_tracking, open_tracking, send_after_s, batch_id, parallel.
+# A Resend account (sendonce[resend]), asked again under the same key when a reply is lost; also: recipients, parallel.
+#  mail: {adapter: resend, api_key: env:RESEND_API_KEY, limits: [{rate: 200/s}]}
+# Your own https endpoint (sendonce[webhook]); docs/webhook.md says what it gets and answers.
+#  hook: {adapter: webhook, url: https://hooks.shop.example/letters, secret: env:WEBHOOK_SECRET}
+# Also: recipients, idempotency_window_s, http_503, max_request_bytes, parallel, allow_private (for tests).
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

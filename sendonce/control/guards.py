@@ -66,12 +66,22 @@ def is_real(reader: Reader, sender: str) -> bool:
     return row is not None and orjson.loads(row.value).get("adapter") != "outbox"
 
 
+def _allows_private(reader: Reader, sender: str) -> bool:
+    """Whether a sender may post to addresses of private networks, as one for tests may."""
+    row = reader.get(Setting, "sender", sender)
+    return row is not None and bool(orjson.loads(row.value).get("allow_private"))
+
+
 def sender_obstacle(reader: Reader, sender: str) -> str:
     """Why a sender must not work from this store, with the mend; empty if it may."""
-    if not is_real(reader, sender) or guards_in(reader):
-        return ""
     row = reader.get(Meta, "environment")
-    if row is not None and row.value == b"production":
+    production = row is not None and row.value == b"production"
+    if production and _allows_private(reader, sender):
+        return (
+            f"sender {sender} has allow_private, which is for tests, and this store is for production; take it out of "
+            "sendonce.yaml and run `sendonce config apply`"
+        )
+    if production or not is_real(reader, sender) or guards_in(reader):
         return ""
     return (
         f"sender {sender} reaches real people, and this store was made for tests; set recipients_allowed or "

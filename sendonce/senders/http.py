@@ -44,9 +44,9 @@ class Answer:
     """How one POST ended.
 
     status: of the reply, 1xx skipped; None when no complete status line came. written: whether a byte of the request
-    may have left. reason: why there is no status: `dns`, `connect`, `tls`, `pool` (nothing written), `timeout`,
-    `closed`, `garbled`; of a certificate `tls_expired`, `tls_host`, `tls_untrusted`. headers (names in lower case) and
-    body: as much of them as came.
+    may have left. reason: why there is no status: `dns`, `private_address`, `connect`, `tls`, `pool` (nothing written),
+    `timeout`, `closed`, `garbled`; of a certificate `tls_expired`, `tls_host`, `tls_untrusted`. headers (names in lower
+    case) and body: as much of them as came.
     """
 
     status: int | None
@@ -60,7 +60,9 @@ class HttpPoster:
     """Posts to one base URL over kept connections, at most `connections` at once. Safe for threads.
 
     base_url: https, or http for a loopback host; ValueError for anything else. ssl_context: whom to trust; default
-    the system's and certifi's authorities.
+    the system's and certifi's authorities. may_connect: asked for each IP address right before it is connected to, so
+    that no name can mean one address when it is checked and another when it is used. reply_max_bytes: of a reply,
+    headers included.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class HttpPoster:
         connections: int,
         ssl_context: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
+        may_connect: Callable[[str], bool] = lambda address: True,
+        reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
         if problem := base_url_problem(base_url):
             raise ValueError(problem)
@@ -81,7 +85,7 @@ class HttpPoster:
         )
         self._clock = clock
         self._calls = _Calls()
-        self._backend = _Backend(self._calls)
+        self._backend = _Backend(self._calls, may_connect, reply_max_bytes)
         self._ssl_context = ssl_context or (httpcore.default_ssl_context() if parts.scheme == "https" else None)
         self._free = threading.BoundedSemaphore(connections)
         self._idle: list[httpcore.HTTPConnection] = []
@@ -254,8 +258,10 @@ class _Calls(threading.local):
 
 
 class _Backend(httpcore.NetworkBackend):
-    def __init__(self, calls: _Calls) -> None:
+    def __init__(self, calls: _Calls, may_connect: Callable[[str], bool], reply_max_bytes: int) -> None:
         self._calls = calls
+        self._may_connect = may_connect
+        self._reply_max_bytes = reply_max_bytes
 
     def connect_tcp(
         self,
@@ -271,13 +277,17 @@ class _Backend(httpcore.NetworkBackend):
         except OSError as fault:
             call.reason = "dns"
             raise httpcore.ConnectError(call.reason) from fault
+        addresses = [found for found in addresses if self._may_connect(found[4][0])]
+        if not addresses:
+            call.reason = "private_address"
+            raise httpcore.ConnectError(call.reason)
         for number, (family, kind, protocol, _, address) in enumerate(addresses):
             connection = socket.socket(family, kind, protocol)
             try:
                 connection.settimeout(call.left_s() / (len(addresses) - number))
                 connection.connect(address)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return _Stream(connection, self._calls)
+                return _Stream(connection, self._calls, self._reply_max_bytes)
             except OSError:
                 connection.close()
         call.reason = "connect"
@@ -313,20 +323,21 @@ class _Stream(httpcore.NetworkStream):
     The time-outs that httpcore passes count for one read or write each, so a trickled reply would never end.
     """
 
-    def __init__(self, connection: socket.socket, calls: _Calls) -> None:
+    def __init__(self, connection: socket.socket, calls: _Calls, reply_max_bytes: int) -> None:
         self._connection = connection
         self._calls = calls
+        self._reply_max_bytes = reply_max_bytes
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         call = self._calls.mine
         if not call.waiting:
             call.waiting = True
             failpoint("S4")
-        if len(call.received) >= REPLY_MAX_BYTES:
+        if len(call.received) >= self._reply_max_bytes:
             raise httpcore.ReadError("the reply is too long")
         try:
             self._connection.settimeout(call.left_s())
-            data = self._connection.recv(min(max_bytes, REPLY_MAX_BYTES - len(call.received)))
+            data = self._connection.recv(min(max_bytes, self._reply_max_bytes - len(call.received)))
         except TimeoutError as fault:
             raise httpcore.ReadTimeout from fault
         except OSError as fault:
@@ -358,7 +369,7 @@ class _Stream(httpcore.NetworkStream):
             self.close()
             call.reason = _of_certificate(fault) or "tls"
             raise httpcore.ConnectError(call.reason) from fault
-        return _Stream(secured, self._calls)
+        return _Stream(secured, self._calls, self._reply_max_bytes)
 
     def close(self) -> None:
         self._connection.close()

@@ -27,6 +27,7 @@ from sendonce.config import SendGridSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Verdict
 from sendonce.senders.http import HttpPoster
+from sendonce.senders.replies import joined
 from sendonce.senders.sendgrid_body import RECIPIENTS_MAX, Bodies, Call
 from sendonce.senders.sendgrid_replies import Judgement, judge
 
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 _PATH: Final = "/v3/mail/send"
 # From so many letters on, an attempt in which SendGrid refuses everything without naming anybody blames the account.
 _ENOUGH: Final = 8
-_REF_MAX: Final = 256
 _LATE: Final = Judgement(Verdict.NOT_SENT, "no_time_left")
 
 
@@ -244,18 +244,9 @@ class _Attempt:
             verdict,
             reason.reason if reason is not None else "",
             outcome,
-            provider_ref=_joined(self._refs),
+            provider_ref=joined(self._refs),
             retry_after_s=stop.retry_after_s if stop is not None else None,
             halts_sender=stop is not None and stop.halts,
             throttled=stop is not None and stop.throttled,
             exceptions={o: result for o, result in results.items() if result[:2] != (verdict, outcome)},
         )
-
-
-def _joined(refs: Sequence[str]) -> str | None:
-    """The message ids that SendGrid gave, as many as a column holds."""
-    text = ""
-    for ref in refs:
-        if ref and len(text) + 1 + len(ref) <= _REF_MAX:
-            text = f"{text} {ref}".strip()
-    return text or None

@@ -4,12 +4,9 @@ Its pages: https://www.twilio.com/docs/sendgrid/api-reference/how-to-use-the-sen
 …/rate-limits (429), https://www.twilio.com/docs/sendgrid/api-reference/mail-send/errors (400 and its fields).
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import orjson
@@ -17,13 +14,7 @@ import orjson
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Verdict
 from sendonce.senders.http import Answer
-
-# A provider's wish to wait is taken within these bounds: a clock that is off must not stop a sender for years.
-SHORTEST_WAIT_S: Final = 1.0
-LONGEST_WAIT_S: Final = 3600.0
-# A number from here on is a moment, not a duration: 1973 in Unix seconds, 2001 in milliseconds.
-_UNIX_FROM: Final = 1e8
-_UNIX_MS_FROM: Final = 1e12
+from sendonce.senders.replies import retry_after_s, scrubbed
 
 # The request never reached what sends mail: the address, the method or the account's region is wrong, for everybody.
 _WRONG_PLACE: Final = frozenset({404, 405, 406, 415, 451})
@@ -119,7 +110,7 @@ def _errors(answer: Answer) -> list[tuple[str, str]]:
     try:
         listed = orjson.loads(answer.body)["errors"]
         return [
-            (_path(error.get("field")), _scrubbed(str(error.get("message") or "")))
+            (_path(error.get("field")), scrubbed(str(error.get("message") or "")))
             for error in listed
             if isinstance(error, dict)
         ]
@@ -130,40 +121,3 @@ def _errors(answer: Answer) -> list[tuple[str, str]]:
 def _path(field: object) -> str:
     """The path of an error; empty when there is none, which the published examples also write as the text `null`."""
     return field.strip() if isinstance(field, str) and field.strip() != "null" else ""
-
-
-def _scrubbed(message: str) -> str:
-    words = (word if "@" not in word and "%40" not in word else "(address)" for word in message.split())
-    return " ".join(words)[:200]
-
-
-def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Seconds to wait, between 1 and 3,600: by X-RateLimit-Reset and Retry-After (RFC 9110 10.2.3), the later of two.
-
-    Either may be seconds from now, Unix seconds (or milliseconds), or a date. One that is farther off than an hour is
-    taken for a clock that is off, and the other counts. None when neither says anything.
-    """
-    asked = [_from_now(headers.get(name, ""), now_s) for name in ("x-ratelimit-reset", "retry-after")]
-    waits = [wait_s for wait_s in asked if wait_s is not None]
-    sane = [wait_s for wait_s in waits if wait_s <= LONGEST_WAIT_S]
-    return min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, *(sane or waits))) if waits else None
-
-
-def _from_now(text: str, now_s: float) -> float | None:
-    number = _number(text)
-    if number is not None:
-        at_s = number / 1000 if number >= _UNIX_MS_FROM else number
-        return at_s - now_s if at_s >= _UNIX_FROM else at_s
-    try:
-        date = parsedate_to_datetime(text)
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now_s
-    except (ValueError, OverflowError):
-        return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

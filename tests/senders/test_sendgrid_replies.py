@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Verdict
 from sendonce.senders.http import Answer
-from sendonce.senders.sendgrid_replies import Judgement, judge, retry_after_s
+from sendonce.senders.replies import retry_after_s
+from sendonce.senders.sendgrid_replies import Judgement, judge
 from tests.senders.sendgrid_letters import CASES, NOW_S
 
 

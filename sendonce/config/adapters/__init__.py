@@ -9,11 +9,15 @@ from pydantic import Field
 
 from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.adapters.outbox import OutboxSettings
+from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
+from sendonce.config.adapters.webhook import WebhookSettings
 
 SETTINGS: Final[dict[str, type[SenderSettings]]] = {
     "outbox": OutboxSettings,
     "sendgrid": SendGridSettings,
+    "resend": ResendSettings,
+    "webhook": WebhookSettings,
 }
 
 if TYPE_CHECKING:
