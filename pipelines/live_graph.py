@@ -28,7 +28,7 @@ from schemas.elements import Reference, Tick, TriggerMessage
 from schemas.tables import Batch
 from sendonce.config import ConfigFault
 from sendonce.delivery.protocol import queueing
-from sendonce.stores.base import StoreUnavailable, Tx
+from sendonce.stores.base import StoreError, StoreUnavailable, Tx
 from transforms.inspected import InspectedDoFn
 from transforms.plan import sweep
 from transforms.worker import WorkerSpec, worker_for
@@ -213,7 +213,7 @@ class LiveGraph:
 
     def _sum_up(self) -> None:
         """What was sent last is in the campaigns' sums when the job is gone."""
-        with suppress(StoreUnavailable, ConfigFault):
+        with suppress(StoreError, ConfigFault):  # the next job sums up, too
             for name, lane in self.worker.lanes().items():
                 if (memory := self.worker.sweep_memories.get(name)) is not None:
                     memory.summed_at.clear()
