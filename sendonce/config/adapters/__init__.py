@@ -12,12 +12,14 @@ from sendonce.config.adapters.outbox import OutboxSettings
 from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
 from sendonce.config.adapters.webhook import WebhookSettings
+from sendonce.config.adapters.ses import SesSettings
 
 SETTINGS: Final[dict[str, type[SenderSettings]]] = {
     "outbox": OutboxSettings,
     "sendgrid": SendGridSettings,
     "resend": ResendSettings,
     "webhook": WebhookSettings,
+    "ses": SesSettings,
 }
 
 if TYPE_CHECKING:
