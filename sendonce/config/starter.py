@@ -42,6 +42,10 @@ senders:
 # Your own https endpoint (sendonce[webhook]); docs/webhook.md says what it gets and answers.
 #  hook: {adapter: webhook, url: https://hooks.shop.example/letters, secret: env:WEBHOOK_SECRET}
 # Also: recipients, idempotency_window_s, http_503, max_request_bytes, parallel, allow_private (for tests).
+# An Amazon SES account (install sendonce[ses]); the machine's own role or profile signs, unless keys are named:
+#  mail: {adapter: ses, region: eu-west-1, limits: [{rate: 14/s}]}
+# Also: profile, access_key_id and secret_access_key (env:NAME or file:/path), configuration_set, endpoint_url,
+# click_tracking, open_tracking, parallel.
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

@@ -1,8 +1,8 @@
 """What SES's answer to one call proves (DELIVERY 3): by phase and status line, then by the code or the statuses in it.
 
 Its pages: https://docs.aws.amazon.com/ses/latest/APIReference-V2/API_SendBulkEmail.html (errors),
-…/API_BulkEmailEntryResult.html (a status per entry), …/CommonErrors.html (signatures, credentials, throttling). That the
-entries' statuses come in the order of the request is said of the same call in the older API:
+…/API_BulkEmailEntryResult.html (a status per entry), …/CommonErrors.html (signatures, credentials, throttling). That
+the entries' statuses come in the order of the request is said of the same call in the older API:
 https://docs.aws.amazon.com/ses/latest/APIReference/API_SendBulkTemplatedEmail.html.
 """
 
@@ -18,8 +18,8 @@ from sendonce.senders.base import Verdict
 from sendonce.senders.http import Answer
 
 # "Wait for an interval of up to 10 minutes", of letters that SES drops for a quota:
-# https://docs.aws.amazon.com/ses/latest/dg/manage-sending-quotas-errors.html. The daily one counts the last 24 hours, so
-# a little of it is free again soon.
+# https://docs.aws.amazon.com/ses/latest/dg/manage-sending-quotas-errors.html. The daily one counts the last 24 hours,
+# so a little of it is free again soon.
 QUOTA_WAIT_S: Final = 600.0
 
 _SLOW_DOWN: Final = frozenset(
@@ -63,7 +63,7 @@ _TRANSIENT_STATUSES: Final = frozenset({"TRANSIENT_FAILURE", "FAILED"})
 _WRONG_PLACE: Final = frozenset({404, 405, 406, 415, 451})
 _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _CLOCK_WORDS: Final = ("signature expired", "signature not yet current")
-_NOT_VERIFIED: Final = "address is not verified"
+_NOT_VERIFIED: Final = re.compile(r"address (?:is )?not verified", re.IGNORECASE)
 _OF_AN_ADDRESS: Final = re.compile(r"address|@domain|domain (?:contains|starts|ends)", re.IGNORECASE)
 
 
@@ -124,7 +124,7 @@ def judge(answer: Answer, n: int, *, bulk: bool, http_503: str) -> Judgement:
 
 def _of_the_account(status: int, code: str, detail: str) -> str:
     """The reason why nothing goes for anybody; empty when the call itself is to blame."""
-    if _NOT_VERIFIED in detail.lower():
+    if _NOT_VERIFIED.search(detail):
         return "not_verified"
     if is_about_the_clock(code, detail):
         return "clock"
@@ -189,7 +189,7 @@ def _of_entry(entry: Mapping[str, Any]) -> Result:
     status, detail = str(entry.get("Status") or ""), scrubbed(str(entry.get("Error") or ""))
     if status == "SUCCESS":
         return ACCEPTED
-    if _NOT_VERIFIED in detail.lower() and entry.get("MessageId") is None:
+    if _NOT_VERIFIED.search(detail):
         return Result(Verdict.NOT_SENT, "not_verified", detail=detail, halts=True)
     if reason := _HALTING_STATUSES.get(status):
         return Result(Verdict.NOT_SENT, reason, detail=detail, halts=True)

@@ -274,9 +274,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     delay_s = options.delay_ms / 1000
-    with FakeSes(
-        options.log, bodies=options.bodies, checks=options.checks, delay_s=delay_s, port=options.port
-    ) as fake:
+    with FakeSes(options.log, bodies=options.bodies, checks=options.checks, delay_s=delay_s, port=options.port) as fake:
         print(fake.url, flush=True)
         stopped.wait()
     return 0

@@ -1,8 +1,8 @@
 """The letters that people would get from a call to SES.
 
-An inline template knows "only simple substitutions"; a stored one is Handlebars. By which of them SES reads an inline one,
-and whether it looks through values again, it does not say: so each way is tried, and a call whose letters depend on the
-way is no call to make.
+An inline template knows "only simple substitutions"; a stored one is Handlebars. By which of them SES reads an inline
+one, and whether it looks through values again, it does not say: so each way is tried, and a call whose letters depend
+on the way is no call to make.
 """
 
 import json

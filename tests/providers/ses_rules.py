@@ -1,4 +1,4 @@
-"""What SES says no to, by its pages and by the model of its API that botocore ships; and its signatures, by AWS's page."""
+"""What SES says no to, by its pages and by the model of its API that botocore ships; signatures by AWS's own page."""
 
 import hashlib
 import hmac

@@ -128,7 +128,9 @@ def test_the_same_request_gives_the_same_bytes_and_another_attempt_gives_others(
 
 def test_fifty_recipients_a_call_forms_apart_and_each_letter_once() -> None:
     other = FormLetter("zz9", 1, "News", "For -zz9-0000-\n", "")
-    letters = [packed(n) for n in range(120)] + [packed(n, form=1, values=["x"]) for n in range(120, 130)] + [whole(130)]
+    letters = (
+        [packed(n) for n in range(120)] + [packed(n, form=1, values=["x"]) for n in range(120, 130)] + [whole(130)]
+    )
     calls = calls_of(*letters, forms=(FORM, other))
     assert [len(call.letters) for call in calls] == [50, 50, 20, 10, 1]
     assert [letter.ordinal for call in calls for letter in call.letters] == list(range(131))

@@ -198,7 +198,9 @@ def test_a_letter_that_alone_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_throttled_entries_wait_and_the_others_are_done(tmp_path: Path) -> None:
-    slow = refusing("u3@one.example", "u4@one.example", status="ACCOUNT_THROTTLED", why="Maximum sending rate exceeded.")
+    slow = refusing(
+        "u3@one.example", "u4@one.example", status="ACCOUNT_THROTTLED", why="Maximum sending rate exceeded."
+    )
     letters = [packed(number) for number in range(5)]
     with scene(tmp_path, entries=slow) as there:
         reply = there.send(letters)

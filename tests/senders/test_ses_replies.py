@@ -116,7 +116,11 @@ def test_an_address_that_is_not_verified_is_the_accounts_affair(how: str) -> Non
     """In its sandbox an account may write to verified addresses alone: nobody is refused for that."""
     words = "Email address is not verified. The following identities failed the check in region EU-WEST-1: a@b.example"
     found = of_code("MessageRejected", words) if how == "call" else of_entry("MESSAGE_REJECTED", words)
-    assert (found.results[1].verdict, found.results[1].reason, found.results[1].halts) == (NOT_SENT, "not_verified", True)
+    assert (found.results[1].verdict, found.results[1].reason, found.results[1].halts) == (
+        NOT_SENT,
+        "not_verified",
+        True,
+    )
     assert "b.example" not in found.results[1].detail
 
 

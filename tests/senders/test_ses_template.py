@@ -48,7 +48,9 @@ def test_braces_of_the_forms_own_are_never_part_of_a_tag(own: str, as_template: 
 
 
 # Pieces that mean something to a reader of templates, in any order and beside any slot.
-PIECES = st.sampled_from(["{", "}", "{{", "}}", "{{{", "}}}", "\\", "\\\\", "{{name}}", "{{#if x}}", "~", " ", "a", "é\n"])
+PIECES = st.sampled_from(
+    ["{", "}", "{{", "}}", "{{{", "}}}", "\\", "\\\\", "{{name}}", "{{#if x}}", "~", " ", "a", "é\n"]
+)
 OWN = st.lists(st.one_of(PIECES, st.sampled_from([S0, S1])), max_size=12).map("".join)
 VALUE = st.lists(
     st.sampled_from(["{", "}", "}}", "{{", "\\", "$1", "&", "<b>", "{s}", '"', "a", "é", "=?", "\t"]), max_size=5
