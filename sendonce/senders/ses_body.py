@@ -2,7 +2,7 @@
 
 A form letter becomes `SendBulkEmail` calls: its texts once, as an inline template, and an entry for each recipient. A
 letter that cannot go that way is a `SendEmail` of its own with simple content, which SES does not read as a template.
-The bodies are what botocore would serialise (tests hold them against its model of the service), made in a tenth of its
+The bodies are what botocore would serialise (tests hold them against its model of the service), made in a fifth of its
 time and the same for every release of it, so that the hash of a request is the request's alone.
 """
 

@@ -12,7 +12,7 @@ import pytest
 from botocore.serialize import create_serializer
 from botocore.validate import ParamValidator
 
-from schemas.letters import FormLetter, Letter
+from schemas.letters import FormLetter, Letter, slot_key
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Unsendable
 from sendonce.senders.ses_body import BULK, RECIPIENTS_MAX, SINGLE, TEMPLATED_MAX_BYTES, Bodies, Call
@@ -126,7 +126,30 @@ def test_the_same_request_gives_the_same_bytes_and_another_attempt_gives_others(
     assert golden == "e511201b8243a7546efc70d5fc4d88ba693295c5734b2b1ec05fd9a19ac26125"
 
 
+def test_a_message_is_named_the_same_in_every_attempt() -> None:
+    """Case stable-message-id, as far as SES lets one: `Message-ID` is its own."""
+    first, again, other = (
+        letter_of(packed(1)),
+        letter_of(packed(1), attempt="01KF0E44M00000000000000001"),
+        letter_of(packed(2)),
+    )
+    for of in (lambda sent: sent.headers["X-Sendonce-Message"], lambda sent: sent.tags["message_id"]):
+        assert of(first) == of(again) != of(other)
+    assert first.tags["attempt_id"] != again.tags["attempt_id"]
+
+
+@pytest.mark.parametrize("make", [packed, whole])
+def test_a_part_that_is_empty_is_no_part(make: Any) -> None:
+    """Case content-order-empty."""
+    form = FormLetter(PREFIX, 2, "S", f"{S0} {slot_key(PREFIX, 1)}\n", "")
+    letter = packed(0) if make is packed else whole(0, html="")
+    (call,) = calls_of(letter, forms=[form])
+    assert b'"Html"' not in call.body
+    assert b'"Text"' in call.body
+
+
 def test_fifty_recipients_a_call_forms_apart_and_each_letter_once() -> None:
+    """Case 1000-split, with the limit that SES has."""
     other = FormLetter("zz9", 1, "News", "For -zz9-0000-\n", "")
     letters = (
         [packed(n) for n in range(120)] + [packed(n, form=1, values=["x"]) for n in range(120, 130)] + [whole(130)]
