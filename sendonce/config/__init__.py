@@ -4,8 +4,8 @@ from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.adapters.outbox import OutboxSettings
 from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
-from sendonce.config.adapters.webhook import WebhookSettings
 from sendonce.config.adapters.ses import SesSettings
+from sendonce.config.adapters.webhook import WebhookSettings
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (

@@ -45,7 +45,7 @@ senders:
 # An Amazon SES account (install sendonce[ses]); the machine's own role or profile signs, unless keys are named:
 #  mail: {adapter: ses, region: eu-west-1, limits: [{rate: 14/s}]}
 # Also: profile, access_key_id and secret_access_key (env:NAME or file:/path), configuration_set, endpoint_url,
-# click_tracking, open_tracking, parallel.
+# click_tracking, open_tracking, http_503, parallel.
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

@@ -9,12 +9,12 @@ from typing import Final
 
 from schemas.letters import Letter
 from sendonce.senders.base import Reply, Verdict
+from sendonce.senders.replies import joined
 from sendonce.senders.ses_body import RECIPIENTS_MAX, Call
 from sendonce.senders.ses_replies import Judgement, Result
 
 # From so many letters on, an attempt in which SES refuses everything and blames nobody is held against the account.
 _ENOUGH: Final = 8
-_REF_MAX: Final = 256
 _LATE: Final = Result(Verdict.NOT_SENT, "no_time_left")
 
 
@@ -105,7 +105,7 @@ class Attempt:
             verdict,
             odd.reason if odd is not None else "",
             outcome,
-            provider_ref=_joined(self._refs),
+            provider_ref=joined(self._refs),
             retry_after_s=stop.retry_after_s if stop is not None else None,
             halts_sender=stop is not None and stop.halts,
             throttled=stop is not None and stop.throttled,
@@ -116,12 +116,3 @@ class Attempt:
 
 def _hopeless(refusal: Result) -> Result:
     return Result(Verdict.NOT_SENT, "refused_all", detail=refusal.detail, halts=True)
-
-
-def _joined(refs: Sequence[str]) -> str | None:
-    """The ids that SES gave, as many as a column holds."""
-    text = ""
-    for ref in refs:
-        if ref and len(text) + 1 + len(ref) <= _REF_MAX:
-            text = f"{text} {ref}".strip()
-    return text or None

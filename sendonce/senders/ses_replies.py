@@ -16,6 +16,7 @@ import orjson
 from schemas.outcomes import Outcome
 from sendonce.senders.base import Verdict
 from sendonce.senders.http import Answer
+from sendonce.senders.replies import scrubbed
 
 # "Wait for an interval of up to 10 minutes", of letters that SES drops for a quota:
 # https://docs.aws.amazon.com/ses/latest/dg/manage-sending-quotas-errors.html. The daily one counts the last 24 hours,
@@ -186,7 +187,7 @@ def _entries(body: bytes) -> list[Mapping[str, Any]] | None:
 
 
 def _of_entry(entry: Mapping[str, Any]) -> Result:
-    status, detail = str(entry.get("Status") or ""), scrubbed(str(entry.get("Error") or ""))
+    status, detail = str(entry.get("Status") or ""), _first_line(str(entry.get("Error") or ""))
     if status == "SUCCESS":
         return ACCEPTED
     if _NOT_VERIFIED.search(detail):
@@ -225,7 +226,7 @@ def code_of(answer: Answer) -> str:
 def said(answer: Answer) -> str:
     """What SES says of an error, without anything that could be an address, or a signature."""
     body = _object(answer.body)
-    return scrubbed(str(body.get("message") or body.get("Message") or ""))
+    return _first_line(str(body.get("message") or body.get("Message") or ""))
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
@@ -236,8 +237,6 @@ def _object(body: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def scrubbed(message: str) -> str:
-    """The first line alone: what follows it in a refused signature are the headers that were signed."""
-    line = message.strip().partition("\n")[0]
-    words = (word if "@" not in word and "%40" not in word else "(address)" for word in line.split())
-    return " ".join(words)[:200]
+def _first_line(message: str) -> str:
+    """Of a provider's words, scrubbed: what follows it in a refused signature are the headers that were signed."""
+    return scrubbed(message.strip().partition("\n")[0])

@@ -11,8 +11,8 @@ from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.adapters.outbox import OutboxSettings
 from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
-from sendonce.config.adapters.webhook import WebhookSettings
 from sendonce.config.adapters.ses import SesSettings
+from sendonce.config.adapters.webhook import WebhookSettings
 
 SETTINGS: Final[dict[str, type[SenderSettings]]] = {
     "outbox": OutboxSettings,
