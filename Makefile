@@ -21,8 +21,8 @@ demo: $(VENV)/.local ## install, make a campaign of 20,000, send it into a folde
 	@echo "== the demo (the command sendonce is $(BIN)/sendonce)"
 	@$(BIN)/sendonce demo $(DEMO_ARGS)
 
-cloud: $(VENV)/.cloud ## install what live jobs, Spanner and SendGrid need, too (the extras gcp and sendgrid)
-	@echo "== installed, with the extras gcp and sendgrid (the command sendonce is $(BIN)/sendonce)"
+cloud: $(VENV)/.cloud ## install what live jobs, Spanner and every sender need, too (all extras)
+	@echo "== installed, with all extras (the command sendonce is $(BIN)/sendonce)"
 
 test: $(VENV)/.dev ## install, then run the tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(TEST_ARGS)

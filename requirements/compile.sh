@@ -18,4 +18,4 @@ compile() {
 
 compile requirements/dev.lock --group dev
 compile requirements/local.lock --group build --constraint requirements/dev.lock
-compile requirements/cloud.lock --group build --extra gcp --extra sendgrid --constraint requirements/dev.lock
+compile requirements/cloud.lock --group build --all-extras --constraint requirements/dev.lock
