@@ -5,6 +5,7 @@ from sendonce.config.adapters.outbox import OutboxSettings
 from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
 from sendonce.config.adapters.ses import SesSettings
+from sendonce.config.adapters.smtp import SmtpSettings
 from sendonce.config.adapters.webhook import WebhookSettings
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
@@ -44,6 +45,7 @@ __all__ = [
     "SendGridSettings",
     "SenderSettings",
     "SesSettings",
+    "SmtpSettings",
     "Unsubscribe",
     "WarmUp",
     "WebhookSettings",

@@ -25,6 +25,7 @@ import httpcore
 
 from sendonce.config.urls import base_url_problem
 from sendonce.failpoints import failpoint
+from sendonce.senders.certificates import of_certificate
 
 # Servers and balancers close connections that are idle for a minute or so; one that is used just then makes a doubt.
 IDLE_S: Final = 20.0
@@ -367,7 +368,7 @@ class _Stream(httpcore.NetworkStream):
             secured = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
         except (OSError, ValueError) as fault:
             self.close()
-            call.reason = _of_certificate(fault) or "tls"
+            call.reason = of_certificate(fault) or "tls"
             raise httpcore.ConnectError(call.reason) from fault
         return _Stream(secured, self._calls, self._reply_max_bytes)
 
@@ -381,17 +382,6 @@ class _Stream(httpcore.NetworkStream):
         if info == "ssl_object" and isinstance(self._connection, ssl.SSLSocket):
             return self._connection
         return None
-
-
-# X509_V_ERR_… of OpenSSL's x509_vfy.h: not yet or no longer valid; another host, address.
-_CERTIFICATE: Final = {9: "tls_expired", 10: "tls_expired", 62: "tls_host", 64: "tls_host"}
-
-
-def _of_certificate(fault: Exception) -> str:
-    """What is wrong with the server's certificate; empty if it was not that."""
-    if not isinstance(fault, ssl.SSLCertVerificationError):
-        return ""
-    return _CERTIFICATE.get(fault.verify_code, "tls_untrusted")
 
 
 def _is_readable(connection: socket.socket) -> bool:

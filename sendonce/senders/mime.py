@@ -19,6 +19,7 @@ from sendonce.addresses import BadAddress, sender_address
 LINE_MAX = 998
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+HALF_A_PAIR = "the letter holds half a surrogate pair, which cannot be written as UTF-8"
 _SEPARATOR = re.compile(rb"^>*From ", re.MULTILINE)
 
 
@@ -42,83 +43,91 @@ def message(
     attempt_id: str,
     extra: tuple[tuple[str, str], ...] = (),
     unsubscribe_url: str = "",
+    eight_bit: bool = True,
 ) -> bytes:
     """A whole message with LF line ends, its last line ended.
 
-    `to` is one address as it goes on the wire. `text` or `html` may be empty, not both. ValueError for a header value
+    `to` is one address as it goes on the wire. `text` or `html` may be empty, not both. eight_bit: whether bodies may
+    hold bytes beyond ASCII, which a server without 8BITMIME (RFC 6152) does not take. ValueError for a header value
     with a control character: no message with a header of somebody else's making is ever built. NotAnAddress for a
     `from_address` or `reply_to` that is not one address; NotUnicode for half a surrogate pair. Both are ValueErrors.
     """
     try:
-        return _message(from_address, reply_to, to, subject, text, html, message_id, attempt_id, extra, unsubscribe_url)
+        head = Head(from_address, reply_to).lines(to, subject, message_id, attempt_id, extra, unsubscribe_url)
+        return head + _body(text, html, message_id, eight_bit)
     except UnicodeEncodeError:
-        raise NotUnicode("the letter holds half a surrogate pair, which cannot be written as UTF-8") from None
+        raise NotUnicode(HALF_A_PAIR) from None
 
 
-def _message(
-    from_address: str,
-    reply_to: str,
-    to: str,
-    subject: str,
-    text: str,
-    html: str,
-    message_id: str,
-    attempt_id: str,
-    extra: tuple[tuple[str, str], ...],
-    unsubscribe_url: str,
-) -> bytes:
-    lines = [
-        _from_header("From", from_address),
-        f"To: {_plain('To', to)}",
-        f"Subject: {_unstructured('Subject', subject)}",
-        f"Date: {_date(attempt_id)}",
-        f"Message-ID: <{message_id}@{_domain(from_address)}>",
-    ]
-    if reply_to:
-        lines.append(_from_header("Reply-To", reply_to))
-    if unsubscribe_url:
-        lines.append(f"List-Unsubscribe: <{_plain('List-Unsubscribe', unsubscribe_url)}>")
-        if unsubscribe_url.startswith("https:"):  # RFC 8058 3.1: one click needs an https URI
-            lines.append("List-Unsubscribe-Post: List-Unsubscribe=One-Click")
-    lines.extend(f"{name}: {_plain(name, value)}" for name, value in extra)
-    lines.append("MIME-Version: 1.0")
-    head = "\n".join(lines).encode() + b"\n"
-    if text and html:
-        boundary = f"=_{message_id}".encode()
-        return b"".join(
-            (
-                head,
-                b'Content-Type: multipart/alternative; boundary="',
-                boundary,
-                b'"\n\n--',
-                boundary,
-                b"\n",
-                _part(b"plain", text),
-                b"\n--",
-                boundary,
-                b"\n",
-                _part(b"html", html),
-                b"\n--",
-                boundary,
-                b"--\n",
-            )
-        )
-    return head + (_part(b"html", html) if html else _part(b"plain", text))
+class Head:
+    """The header lines of letters from one address."""
+
+    def __init__(self, from_address: str, reply_to: str) -> None:
+        self._from = _from_header("From", from_address)
+        self._domain = _domain(from_address)
+        self._reply_to = _from_header("Reply-To", reply_to) if reply_to else ""
+
+    def lines(
+        self,
+        to: str,
+        subject: str,
+        message_id: str,
+        attempt_id: str,
+        extra: tuple[tuple[str, str], ...],
+        unsubscribe_url: str,
+    ) -> bytes:
+        """All but what describes the body. ValueError for a control character in a value."""
+        lines = [
+            self._from,
+            f"To: {_plain('To', to)}",
+            f"Subject: {_unstructured('Subject', subject)}",
+            f"Date: {_date(attempt_id)}",
+            f"Message-ID: <{message_id}@{self._domain}>",
+        ]
+        if self._reply_to:
+            lines.append(self._reply_to)
+        if unsubscribe_url:
+            lines.append(f"List-Unsubscribe: <{_plain('List-Unsubscribe', unsubscribe_url)}>")
+            if unsubscribe_url.startswith("https:"):  # RFC 8058 3.1: one click needs an https URI
+                lines.append("List-Unsubscribe-Post: List-Unsubscribe=One-Click")
+        lines.extend(f"{name}: {_plain(name, value)}" for name, value in extra)
+        lines.append("MIME-Version: 1.0")
+        return "\n".join(lines).encode() + b"\n"
 
 
-def _part(subtype: bytes, content: str) -> bytes:
+def _body(text: str, html: str, message_id: str, eight_bit: bool) -> bytes:
+    if not (text and html):
+        return _part(b"html", html, eight_bit) if html else _part(b"plain", text, eight_bit)
+    opening, between, closing = boundaries(message_id.encode(), eight_bit)
+    return b"".join((opening, _part(b"plain", text, eight_bit), between, _part(b"html", html, eight_bit), closing))
+
+
+def boundaries(message_id: bytes, eight_bit: bool = True) -> tuple[bytes, bytes, bytes]:
+    """What stands before, between and behind the two parts of a letter that has both.
+
+    The whole is labelled as its parts are (RFC 2045 6.4): who carries 7 bits only must see that it has to convert.
+    """
+    boundary = b"=_" + message_id
+    kind = b'Content-Type: multipart/alternative; boundary="' + boundary + b'"\n'
+    label = b"Content-Transfer-Encoding: " + (b"8bit" if eight_bit else b"7bit") + b"\n"
+    return kind + label + b"\n--" + boundary + b"\n", b"\n--" + boundary + b"\n", b"\n--" + boundary + b"--\n"
+
+
+def _part(subtype: bytes, content: str, eight_bit: bool) -> bytes:
     body = content.encode()
     if not body.endswith(b"\n"):
         body += b"\n"
-    encoding = b"8bit"
-    if not _may_travel(body):
-        encoding, body = b"base64", base64.encodebytes(body)
-    return (
-        b"Content-Type: text/" + subtype + b"; charset=utf-8\nContent-Transfer-Encoding: " + encoding + b"\n\n" + body
-    )
+    if may_travel(body) and (eight_bit or body.isascii()):
+        return part_head(subtype, b"8bit" if eight_bit else b"7bit") + body
+    return part_head(subtype, b"base64") + base64.encodebytes(body)
 
 
-def _may_travel(body: bytes) -> bool:
+def part_head(subtype: bytes, encoding: bytes) -> bytes:
+    """The headers of a part, with the blank line behind them."""
+    return b"Content-Type: text/" + subtype + b"; charset=utf-8\nContent-Transfer-Encoding: " + encoding + b"\n\n"
+
+
+def may_travel(body: bytes) -> bool:
     """Whether a body may go as it is: LF line ends alone, no long line, nothing that an mbox takes for a separator."""
     if b"\r" in body or b"\x00" in body or max(map(len, body.split(b"\n"))) > LINE_MAX:
         return False

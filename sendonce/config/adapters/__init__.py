@@ -12,6 +12,7 @@ from sendonce.config.adapters.outbox import OutboxSettings
 from sendonce.config.adapters.resend import ResendSettings
 from sendonce.config.adapters.sendgrid import SendGridSettings
 from sendonce.config.adapters.ses import SesSettings
+from sendonce.config.adapters.smtp import SmtpSettings
 from sendonce.config.adapters.webhook import WebhookSettings
 
 SETTINGS: Final[dict[str, type[SenderSettings]]] = {
@@ -20,6 +21,7 @@ SETTINGS: Final[dict[str, type[SenderSettings]]] = {
     "resend": ResendSettings,
     "webhook": WebhookSettings,
     "ses": SesSettings,
+    "smtp": SmtpSettings,
 }
 
 if TYPE_CHECKING:
