@@ -33,7 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs(module, ...): skip where one of these modules cannot be found; in CI any other skip is a failure",
     )
     config.addinivalue_line(
-        "markers", "toolchain(name): skip where an example's tool or its libraries are missing (`gcloud`, `node`, `go`)"
+        "markers",
+        "toolchain(name): skip where a tool or its libraries are missing (`gcloud`, `node`, `go`, `smtp-server`)",
     )
     config.addinivalue_line(
         "markers",

@@ -7,11 +7,17 @@ from functools import cache
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "publish"
+SERVERS = Path(__file__).resolve().parent / "providers" / "node"
 
 
 @cache
 def missing(name: str) -> str:
-    """What keeps an example in `gcloud`, `node` or `go` from running here, in a few words; empty if it can."""
+    """What keeps an example in `gcloud`, `node`, `go`, or `smtp-server` from running here; empty if nothing."""
+    if name == "smtp-server":
+        if shutil.which("node") is None:
+            return "node"
+        installed = (SERVERS / "node_modules" / name / "package.json").is_file()
+        return "" if installed else "smtp-server for node (npm install in tests/providers/node)"
     if shutil.which(name) is None:
         return name
     if (

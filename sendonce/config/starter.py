@@ -46,6 +46,10 @@ senders:
 #  mail: {adapter: ses, region: eu-west-1, limits: [{rate: 14/s}]}
 # Also: profile, access_key_id and secret_access_key (env:NAME or file:/path), configuration_set, endpoint_url,
 # click_tracking, open_tracking, http_503, parallel.
+# A mail server (install sendonce[smtp]); tls: required (STARTTLS), implicit, if_offered or never:
+#  post: {adapter: smtp, host: smtp.provider.example, user: env:SMTP_USER, password: env:SMTP_PASSWORD}
+# Also: port, envelope_from, ehlo_name, parallel, letters_per_connection. A slow server may take 10 minutes to answer:
+# give its lanes times: {request_timeout_s: 630, lease_s: 645}, or late answers are doubts.
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

@@ -15,7 +15,7 @@ from sendonce.senders.smtp_wire import SmtpReply
 _ENHANCED: Final = re.compile(r"([245])\.(\d{1,3})\.(\d{1,3})(?![\d.])")
 # Words of servers behind which they name what they took: "queued as 4XYZ", "id=1abc", "Ok 0100-...".
 _NAME: Final = re.compile(
-    r"(?:\bqueued as|\bid=|\bOk:?)\s*<?([A-Za-z0-9][A-Za-z0-9._-]{5,79})(?![\w@.-])", re.IGNORECASE
+    r"(?:\bqueued as\s|\bid=|\bOk:?\s(?=\S*\d))\s*<?([A-Za-z0-9][A-Za-z0-9._-]{5,79})(?![\w@.-])", re.IGNORECASE
 )
 
 # RFC 4954 6: authentication is needed, failed, too weak, or wants encryption first.

@@ -221,7 +221,7 @@ def refused_port() -> str:
     ("url", "reason", "mend"),
     [
         ("", "connect", "nobody answers at the sender's base_url"),
-        ("https://no-such-host.invalid", "dns", "the host of the sender's base_url has no address"),
+        ("https://no-such-host.invalid", "dns", "the host of the sender's base_url, or its host, has no address"),
     ],
 )
 def test_nobody_at_the_other_end(account: Account, url: str, reason: str, mend: str) -> None:
@@ -256,8 +256,8 @@ def fails_with(account: Account, reason: str, mend: str) -> None:
     ("address", "days", "trusted", "reason", "mend"),
     [
         ("127.0.0.1", (-1, 1), False, "tls_untrusted", "nobody trusted vouches for the certificate"),
-        ("127.0.0.1", (-9, -2), True, "tls_expired", "the certificate at the sender's base_url is out of date"),
-        ("127.0.0.9", (-1, 1), True, "tls_host", "the certificate at the sender's base_url is another host's"),
+        ("127.0.0.1", (-9, -2), True, "tls_expired", "the certificate at the sender's base_url or host is out of date"),
+        ("127.0.0.9", (-1, 1), True, "tls_host", "the certificate at the sender's base_url or host is another host's"),
     ],
 )
 def test_a_certificate_that_cannot_be_trusted(
