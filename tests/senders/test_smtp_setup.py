@@ -79,9 +79,9 @@ def test_doctor_names_lanes_that_wait_less_than_a_mail_server_may_take(
     found = [
         finding
         for finding in examine(lambda: load_config(tmp_path / "sendonce.yaml", {}))
-        if finding.what == "lane bulk" and "request_timeout_s" in finding.told
+        if finding.what == "lane bulk" and "request_timeout_s" in finding.found
     ]
     assert [finding.level for finding in found] == ["warn"] * told
     if told:
-        assert "may take 630 to answer" in found[0].told
+        assert "may take 630 to answer" in found[0].found
         assert "times: {request_timeout_s: 630, lease_s: 642}" in found[0].mend
