@@ -91,7 +91,7 @@ def test_the_file_is_the_option_then_the_environment_then_the_one_in_the_folder(
         ("lanes: {bulk: {limits: [{cap: 9/day, burst: 2}]}}", "burst goes with rate"),
         ("lanes: {bulk: {limits: [{rate: 5/s}, {rate: 6/s}]}}", "rate is set twice"),
         ("lanes: {bulk: {limits: [{cap: 60/min}, {cap: 9/60s}]}}", "cap:60 is set twice"),
-        ("senders: {o: {adapter: pigeon}}", "senders.o.adapter: must be 'outbox' or 'sendgrid' or 'smtp'"),
+        ("senders: {o: {adapter: pigeon}}", "senders.o.adapter: must be 'outbox' or 'sendgrid'"),
         ("senders: {o: {path: x}}", "senders.o.adapter: is missing"),
         ('from: "Shop <news>"', "from: must be one address"),
         ('from: "a@b.example\\nBcc: c@d.example"', "from: must be one address"),

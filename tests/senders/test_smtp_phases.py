@@ -148,8 +148,9 @@ def test_a_reply_too_many_is_never_taken_for_the_next_ones(phase: str) -> None:
     with scene(Fault(phase, "twice", times=1), parallel=1) as there:
         reply = there.send(LETTERS)
         found = claimed(reply, there.fake)
-    if phase == "dot":
-        assert (set(found.values()), there.fake.connections) == ({Verdict.ACCEPTED}, 2)
+    # Where the second one comes late, what follows does not fit, and the connection ends before anything is sent.
+    assert set(found.values()) <= {Verdict.ACCEPTED, Verdict.NOT_SENT}
+    assert phase != "dot" or found[0] is Verdict.ACCEPTED
 
 
 @pytest.mark.parametrize("phase", ["banner", "ehlo", "auth", "mail", "rcpt", "data"])
