@@ -26,7 +26,8 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One request as it arrived. `verdict`: the status, or what was done to the connection; `letters`: taken by it."""
+    """One request as it arrived. `verdict`: the status, or what was done to the connection; `taken`: letters that it
+    brought. Requests that come side by side are noted in another order than their letters."""
 
     at_s: float
     key: str
@@ -34,8 +35,12 @@ class Attempt:
     headers: Mapping[str, str]
     body: bytes
     verdict: str
-    letters: int
+    taken: tuple[Taken, ...] = ()
     replayed: bool = False
+
+    @property
+    def letters(self) -> int:
+        return len(self.taken)
 
 
 @dataclass(frozen=True)
@@ -130,17 +135,17 @@ class KeyedProvider:
         with self._working:
             fate = self.script.popleft() if self.script else self._always
         if fate is not None and fate.fault.endswith("before_read"):
-            self._note(None, fate.fault, 0)
+            self._note(None, fate.fault)
             return connection.answer(fate)
         received = connection.read()
         if received is None:
             return False
         if fate is not None and not fate.accepted:
-            self._note(received, fate.fault or str(fate.status), 0)
+            self._note(received, fate.fault or str(fate.status))
             return connection.answer(fate)
         answered = self._by_key(received)
         fate = fate or Fate()
-        self._note(received, fate.fault or str(answered.status), len(answered.taken), answered.replayed)
+        self._note(received, fate.fault or str(answered.status), answered.taken, answered.replayed)
         if not 200 <= fate.status < 300:
             return connection.answer(fate)
         return connection.answer(
@@ -161,7 +166,9 @@ class KeyedProvider:
                 self._taken += answered.taken
             return answered
 
-    def _note(self, received: Received | None, verdict: str, letters: int, replayed: bool = False) -> None:
+    def _note(
+        self, received: Received | None, verdict: str, taken: Iterable[Taken] = (), replayed: bool = False
+    ) -> None:
         got = received or Received("", "", {}, b"")
         attempt = Attempt(
             self.now_s(),
@@ -170,7 +177,7 @@ class KeyedProvider:
             got.headers,
             got.body,
             verdict,
-            letters,
+            tuple(taken),
             replayed,
         )
         with self._working:

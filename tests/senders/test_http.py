@@ -325,8 +325,8 @@ def test_a_reply_that_was_sent_twice_is_not_taken_for_the_next_calls() -> None:
     ):
         statuses = [post(client).status for _ in range(3)]
     assert statuses[0] == 202
-    assert statuses[1] in (400, None)
-    assert statuses[2] == 429
+    # What stands on the connection may end it before the next request is read there; the third one is the second then.
+    assert statuses[1:] in ([400, 429], [None, 429] if len(there.read) == 3 else [None, 400])
 
 
 def test_threads_share_the_pool_and_get_their_own_answers() -> None:

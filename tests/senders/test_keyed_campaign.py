@@ -57,14 +57,12 @@ def prepare(folder: Path, sendonce: Command, sender: str, count: int, environmen
 def arrivals(fake: KeyedProvider) -> list[Arrival]:
     """Every letter that was taken, for the checker, by the attempt that brought it."""
     found = []
-    letters = iter(fake.letters())
     for number, attempt in enumerate(fake.attempts):
-        said = json.loads(attempt.body) if attempt.letters else {}
-        for _ in range(attempt.letters):
+        said = json.loads(attempt.body) if attempt.taken else {}
+        for letter in attempt.taken:
             batch_no = said["data"]["batch_no"] if isinstance(said, dict) else _tag(said[0], "batch_no")
             at = datetime.fromtimestamp(attempt.at_s, UTC)
-            name = next(letters)[4]
-            found.append(Arrival(name, "spring", int(batch_no), attempt.key, at, f"attempt {number}"))
+            found.append(Arrival(letter.message_id, "spring", int(batch_no), attempt.key, at, f"attempt {number}"))
     return found
 
 
