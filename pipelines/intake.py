@@ -19,7 +19,6 @@ from google.cloud import pubsub_v1
 from pipelines.private_topic import FINAL
 from schemas.elements import DeadLetter
 from sendonce.control.dead_letters import write_dead_letters
-from sendonce.control.sends import Send
 from sendonce.control.streams import PENDING, Queue
 from sendonce.control.triggers import apply_triggers, read_or_bad
 from sendonce.failpoints import failpoint
@@ -43,8 +42,8 @@ class Intake:
 
     on_change: called after a trigger has changed something in the store, with its lane if it names one. on_bad: called
     after a dead letter was put there. queue: may plan a send where it is stored; `on_change` is not told of such a one.
-    on_fault: called once with what ends the intake: a fault of the
-    subscription that a person must mend, or a store that refuses. Anything else is tried again.
+    on_fault: called once with what ends the intake: a fault of the subscription that a person must mend, or a store
+    that refuses. Anything else is tried again.
     """
 
     def __init__(
@@ -143,16 +142,15 @@ class Intake:
         here."""
         triggers = [read_or_bad(message.data, _published_at(message)) for message in messages]
         dead, lanes = list[DeadLetter](), set[str | None]()
-        for message, trigger, taken in zip(
-            messages, triggers, apply_triggers(self._store, triggers, "trigger", self._queue), strict=True
-        ):
+        found = apply_triggers(self._store, triggers, "trigger", self._queue)
+        for message, taken in zip(messages, found, strict=True):
             if taken.ended == "bad":
                 letter = DeadLetter("trigger", taken.reason, taken.detail, taken.campaign_id, body=message.data)
                 dead.append(replace(letter, message_id=message.message_id))
             elif taken.ended == "applied":
                 self.applied += 1
                 if taken.planned is None:
-                    lanes.add(trigger.priority if isinstance(trigger, Send) else None)
+                    lanes.add(taken.lane)
             else:
                 self.ignored += 1
         if dead:

@@ -85,7 +85,7 @@ def main() -> int:
 
 def _run(spec: WorkerSpec, project: str) -> int:
     stop, faults = threading.Event(), list[Exception]()
-    graph = LiveGraph(spec, project, stop, faults.append, gives_way=set(spec.lanes) <= {"bulk"})
+    graph = LiveGraph(spec, project, stop, faults.append, alone=True)
     orders = _Orders(graph)
     told = 0
     with errors_kept_back() as beams_words:

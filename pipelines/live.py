@@ -112,8 +112,7 @@ class _Live:
         job_id, project = new_job_id(), subscription.split("/")[1]
         groups = [group for group in (tuple(lane for lane in lanes if lane in group) for group in GROUPS) if group]
         specs = [WorkerSpec(store_url, job_id, group, can_wait=False, live=True) for group in groups]
-        all_bulk = set(lanes) <= {"bulk"}
-        self._first = LiveGraph(specs[0], project, self._stopping, self._hear, gives_way=alone and all_bulk)
+        self._first = LiveGraph(specs[0], project, self._stopping, self._hear, alone=alone)
         apart = alone and _several_cpus() and not _one_at_a_time(store_url)
         elsewhere = LaneProcess if apart else LiveGraph
         others = [elsewhere(spec, project, self._stopping, self._hear) for spec in specs[1:]]
@@ -121,14 +120,7 @@ class _Live:
         self._lanes = list(running_lanes(self._store, lanes).values())
         topics = [graph.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
-        self._intake = Intake(
-            self._store,
-            subscription,
-            self._wake,
-            self._hear,
-            on_bad=self._tell,
-            queue=self._first,
-        )
+        self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell, queue=self._first)
 
     def run(self, stop: threading.Event) -> LiveReport:
         started_s = time.monotonic()

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -50,9 +51,9 @@ class LiveGraph:
     """The graph of some lanes of a job, as often as it has to be started, in a thread of its own.
 
     on_fault: told, once, what no new start mends. Everything else (Pub/Sub or the store away, the runner's own
-    troubles with them) only starts the graph anew; `restarts` counts how often. gives_way: all that this process sends
-    is bulk; what renders it gives way to other processes. Only that: whoever holds the store's lock must not wait for a
-    CPU while others wait for the lock (on Linux; elsewhere the whole process gives way).
+    troubles with them) only starts the graph anew; `restarts` counts how often. alone: nothing but its job is in the
+    process; if all that this one sends is bulk, what renders it gives way to other processes. Only that: whoever holds
+    the store's lock must not wait for a CPU while others wait for the lock (on Linux; elsewhere the whole process).
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class LiveGraph:
         stop: threading.Event,
         on_fault: Callable[[Exception], None],
         *,
-        gives_way: bool = False,
+        alone: bool = False,
     ) -> None:
         self.worker = worker_for(spec)
         self.worker.fit_pools()
@@ -76,6 +77,7 @@ class LiveGraph:
         self._stop = stop
         self._on_fault = on_fault
         self._faults: list[Exception] = []
+        gives_way = alone and set(spec.lanes) <= {"bulk"}
         self._nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + GIVES_WAY) if gives_way else None
         self._sweep_at_s: dict[str, float] = {}
         self.worker.looks.tick_s = min(lane.terms.times.tick_s for lane in self.worker.lanes().values())
@@ -152,7 +154,7 @@ class LiveGraph:
         except (google.GoogleAPICallError, google.RetryError) as fault:
             _log.warning("Pub/Sub is away: %s; the job waits for it", type(fault).__name__)
             return
-        running = self._begun()
+        running = self._begin()
         self._waker.start()
         self.wake()
         try:
@@ -176,25 +178,16 @@ class LiveGraph:
             if not self._stop.is_set():
                 self._hand_back(8.0)
 
-    def _begun(self) -> "_Graph":
-        """A start of the graph; the runner's threads have the priority of the one in which it begins."""
-        begun: list[_Graph] = []
-        faults: list[BaseException] = []
+    def _begin(self) -> "_Graph":
+        """Start the graph in a thread of its own, whose priority is that of all threads of the runner."""
 
-        def begin() -> None:
-            try:
-                if self._nice is not None:
-                    os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-                begun.append(_Graph(self._spec, self._private.subscription))
-            except BaseException as fault:
-                faults.append(fault)
+        def begin() -> _Graph:
+            if self._nice is not None:
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+            return _Graph(self._spec, self._private.subscription)
 
-        beginning = threading.Thread(target=begin, name="begin-graph", daemon=True)
-        beginning.start()
-        beginning.join()
-        if faults:
-            raise faults[0]
-        return begun[0]
+        with ThreadPoolExecutor(1, thread_name_prefix="begin-graph") as thread:
+            return thread.submit(begin).result()
 
     def _sweep(self) -> None:
         """What needs no owner, once a tick, in this thread: the graph's own has codes to plan."""

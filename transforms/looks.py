@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schemas.elements import PRIORITIES, Reference
@@ -25,11 +24,6 @@ HANDED_S = 1.0
 DEAF_TICKS = 3
 
 
-@dataclass
-class _Seen:
-    room: int
-
-
 class Looks:
     """One graph's looks. Safe for threads."""
 
@@ -40,7 +34,7 @@ class Looks:
         self._asked = True
         self._ended = False
         self._looked_s = self._ticked_s = float("-inf")
-        self._lanes: dict[str, _Seen] = {}
+        self._room: dict[str, int] = {}
         self._given: deque[Reference] = deque()
 
     def ask(self) -> None:
@@ -60,20 +54,16 @@ class Looks:
             self._asked, self._looked_s = False, now_s
             return True
 
-    def begins(self, lane: str) -> None:
-        """A look at a lane begins: what happens during it is not seen by it."""
-        with self._lock:
-            self._lanes[lane] = _Seen(0)
-
     def seen(self, lane: str, room: int) -> None:
-        """A look at a lane has ended. room: recipients that it could have planned besides; 0: some may be left."""
+        """What a look at a lane has found. room: recipients that it could have planned besides; 0: some may be left, as
+        while a look is under way, for it does not see what happens during it."""
         with self._lock:
-            self._lanes[lane] = _Seen(room)
+            self._room[lane] = room
 
     def may_be_left(self, lane: str) -> bool:
         """Whether the last look at a lane may have left something that was due."""
         with self._lock:
-            return lane not in self._lanes or self._lanes[lane].room == 0
+            return not self._room.get(lane)
 
     def queue(self, lane: str, batch: Batch, now: datetime) -> Batch:
         """The batch of a send as it is to be stored: planned, while there is room for it and a graph that takes it.
@@ -81,11 +71,11 @@ class Looks:
         Reads nothing but what this process knows.
         """
         with self._lock:
-            seen = self._lanes.get(lane)
+            room = self._room.get(lane, 0)
             deaf = self._clock() - self._ticked_s > DEAF_TICKS * self.tick_s
-            if seen is None or batch.n_open > seen.room or deaf or self._ended:
+            if batch.n_open > room or deaf or self._ended:
                 return batch
-            seen.room -= batch.n_open
+            self._room[lane] = room - batch.n_open
             return batches.queued(batch, now + timedelta(seconds=HANDED_S))
 
     def give(self, references: Sequence[Reference]) -> bool:
@@ -108,7 +98,7 @@ class Looks:
         """No graph takes anything any more, until one ticks again; returns what was given and not taken."""
         with self._lock:
             self._asked = self._ended = True
-            self._lanes.clear()
+            self._room.clear()
             left = list(self._given)
             self._given.clear()
             return left

@@ -81,7 +81,7 @@ class _PlanWork(InspectedDoFn):
                 self._count(sweep(self._worker, lane))
             if self._worker.stopping.is_set():
                 return
-            self._worker.looks.begins(name)
+            self._worker.looks.seen(name, 0)  # until this look has ended
             window = window_of(self._worker, name)
             if not window:
                 continue

@@ -39,10 +39,9 @@ class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
     active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. sender_now: another one
-    while the lane goes by its fallback. health: of its sender. late_notices: kinds of notices of
-    the whole store, that wait for longer than they should. oldest_due, reasons, late_notices and retries: None unless
-    looked at in full; retries: None without any.
+    outcome. stops: what keeps its lane or sender from sending. sender_now: another one while the lane goes by its
+    fallback. health: of its sender. late_notices: kinds of notices of the whole store, that wait for longer than they
+    should. oldest_due, reasons, late_notices and retries: None unless looked at in full; retries: None without any.
     """
 
     campaign: Campaign

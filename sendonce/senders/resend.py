@@ -26,6 +26,7 @@ from sendonce.failpoints import DROP_REPLY, failpoint
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
 from sendonce.senders.faulty_letters import longer_than, not_text
 from sendonce.senders.http import HttpPoster
+from sendonce.senders.one_click import check_link, one_click_headers
 from sendonce.senders.request_sizes import RequestSizes
 from sendonce.senders.resend_replies import judge
 
@@ -41,8 +42,6 @@ LETTER_MAX_BYTES: Final = 40_000_000
 # https://resend.com/docs/api-reference/emails/send-email: names and values of tags.
 _TAG: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 # RFC 8058 3.1. The URI stands between angle brackets, so it holds none, and no space (RFC 2369 2).
-_ONE_CLICK: Final = "List-Unsubscribe=One-Click"
-_HTTPS_URI: Final = re.compile(r"https://[!-;=?-~]+")
 
 
 def make(settings: ResendSettings, secrets: Mapping[str, str]) -> "Resend":
@@ -157,15 +156,9 @@ def _email(request: Request, letter: Letter, shared: Mapping[str, str]) -> dict[
     made: dict[str, Any] = {**shared, "to": [letter.to], "subject": subject, "text": text}
     if html:
         made["html"] = html
-    if letter.unsubscribe_url.startswith("https:"):
-        if not _HTTPS_URI.fullmatch(letter.unsubscribe_url):
-            raise Unsendable(
-                letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the unsubscribe link cannot be written in a header"
-            )
-        made["headers"] = {
-            "List-Unsubscribe": f"<{letter.unsubscribe_url}>",
-            "List-Unsubscribe-Post": _ONE_CLICK,
-        }
+    check_link(letter)
+    if headers := one_click_headers(letter):
+        made["headers"] = headers
     tags = {
         "campaign_id": request.campaign_id,
         "batch_no": str(request.batch_no),

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,6 +29,7 @@ from sendonce.senders.http import HttpPoster
 from sendonce.senders.replies import joined
 from sendonce.senders.sendgrid_body import RECIPIENTS_MAX, Bodies, Call
 from sendonce.senders.sendgrid_replies import Judgement, judge
+from sendonce.senders.side_by_side import SideBySide
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class SendGrid:
         self._poster = HttpPoster(client.host, connections=settings.parallel, ssl_context=ssl_context, clock=clock)
         self._now_s = now_s
         self._clock = clock
-        self._helpers = ThreadPoolExecutor(settings.parallel, thread_name_prefix=f"sender-{settings.name}")
+        self._side_by_side = SideBySide(settings.parallel, settings.name)
 
     @property
     def identity(self) -> str:
@@ -96,28 +96,13 @@ class SendGrid:
         """Make the calls, and those that follow from refusals, within `timeout_s`. Nothing is sent twice."""
         assert isinstance(prepared, SendGridPrepared)
         attempt = _Attempt(self._post, prepared, self._clock, timeout_s)
-        if len(prepared.calls) == 1:
-            attempt.work()
-        else:
-            self._side_by_side(attempt, len(prepared.calls))
+        self._side_by_side.work(attempt.work, len(prepared.calls))
         return attempt.reply(self.name)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""
-        self._helpers.shutdown()
+        self._side_by_side.close()
         self._poster.close()
-
-    def _side_by_side(self, attempt: "_Attempt", calls: int) -> None:
-        """Share the calls among this thread and as many others as may go side by side and are free."""
-        helpers: list[Future[None]] = [
-            self._helpers.submit(attempt.work) for _ in range(min(calls, self._settings.parallel) - 1)
-        ]
-        try:
-            attempt.work()
-        finally:
-            waited_for = [helper for helper in helpers if not helper.cancel()]
-        for helper in waited_for:
-            helper.result()
 
     def _post(self, call: Call, timeout_s: float) -> tuple[Judgement, str]:
         answer = self._poster.post(_PATH, self._headers, call.body, timeout_s)

@@ -21,6 +21,7 @@ from schemas.outcomes import Outcome
 from sendonce.addresses import needs_smtputf8
 from sendonce.config import SendGridSettings
 from sendonce.senders.base import Request, Unsendable
+from sendonce.senders.one_click import check_link, one_click_headers
 
 # https://www.twilio.com/docs/sendgrid/api-reference/mail-send/errors: 1,000 personalizations, 1,000 recipients.
 RECIPIENTS_MAX: Final = 1000
@@ -32,8 +33,6 @@ REQUEST_MAX_BYTES: Final = 30_000_000 - 1
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 # RFC 8058 3.1. The URI stands between angle brackets, so it holds none, and no space (RFC 2369 2).
-_ONE_CLICK: Final = "List-Unsubscribe=One-Click"
-_HTTPS_URI: Final = re.compile(r"https://[!-;=?-~]+")
 
 
 @dataclass(frozen=True)
@@ -136,11 +135,8 @@ class Bodies:
         }
         if keys:
             made["substitutions"] = dict(zip(keys, letter.values, strict=True))
-        if letter.unsubscribe_url.startswith("https:"):
-            made["headers"] = {
-                "List-Unsubscribe": f"<{letter.unsubscribe_url}>",
-                "List-Unsubscribe-Post": _ONE_CLICK,
-            }
+        if headers := one_click_headers(letter):
+            made["headers"] = headers
         return made
 
     def _party(self, name: str, address: str, letter: Letter) -> dict[str, str]:
@@ -182,11 +178,7 @@ class _Form:
 def _check(letter: Letter) -> None:
     if needs_smtputf8(letter.to):
         raise Unsendable(letter.ordinal, Outcome.ADDRESS_SMTPUTF8_UNSUPPORTED, "SendGrid takes only ASCII before the @")
-    url = letter.unsubscribe_url
-    if url.startswith("https:") and not _HTTPS_URI.fullmatch(url):
-        raise Unsendable(
-            letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the unsubscribe link cannot be written in a header"
-        )
+    check_link(letter)
 
 
 def _without_twins(letters: list[Letter]) -> list[list[Letter]]:

@@ -10,7 +10,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
@@ -22,6 +21,7 @@ from sendonce.senders.ses_account import Account, NotSigned, open_account
 from sendonce.senders.ses_attempt import Attempt
 from sendonce.senders.ses_body import BULK, RECIPIENTS_MAX, Bodies, Call
 from sendonce.senders.ses_replies import Judgement, Result, judge
+from sendonce.senders.side_by_side import SideBySide
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Ses:
         self._now_s = now_s
         self._ahead_s = 0.0
         self._clock = clock
-        self._helpers = ThreadPoolExecutor(settings.parallel, thread_name_prefix=f"sender-{settings.name}")
+        self._side_by_side = SideBySide(settings.parallel, settings.name)
 
     @property
     def identity(self) -> str:
@@ -85,15 +85,7 @@ class Ses:
         """Make the calls, and those that follow from refusals, within `timeout_s`. Nothing is sent twice."""
         assert isinstance(prepared, SesPrepared)
         attempt = Attempt(self._post, prepared.bodies.again, prepared.calls, self._clock, timeout_s)
-        helpers: list[Future[None]] = [
-            self._helpers.submit(attempt.work) for _ in range(min(len(prepared.calls), self._settings.parallel) - 1)
-        ]
-        try:
-            attempt.work()
-        finally:
-            waited_for = [helper for helper in helpers if not helper.cancel()]
-        for helper in waited_for:
-            helper.result()
+        self._side_by_side.work(attempt.work, len(prepared.calls))
         reply, why = attempt.reply()
         if reply.halts_sender:
             log.warning("sender %s is halted (%s): %s", self.name, reply.reason, why or "SES says no more")
@@ -101,7 +93,7 @@ class Ses:
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""
-        self._helpers.shutdown()
+        self._side_by_side.close()
         self._poster.close()
 
     def _post(self, call: Call, timeout_s: float) -> tuple[Judgement, str]:

@@ -21,6 +21,7 @@ from schemas.outcomes import Outcome
 from sendonce.addresses import BadAddress, fits_a_header, needs_smtputf8, sender_address
 from sendonce.config import SesSettings
 from sendonce.senders.base import Request, Unsendable
+from sendonce.senders.one_click import check_link, one_click_headers
 from sendonce.senders.ses_template import Template
 
 # https://docs.aws.amazon.com/ses/latest/dg/send-personalized-email-api.html: 50 destinations, and 1 MB of JSON with an
@@ -40,8 +41,6 @@ _TAG: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 # One address and nothing that a list of addresses, a name or a comment is made of (RFC 5322 3.2.3).
 _ADDRESS: Final = re.compile(r"[^\x00-\x20\x7f()<>\[\]:;@\\,\"]+@[^\x00-\x20\x7f()<>\[\]:;@\\,\"]+")
 # RFC 8058 3.1. The URI stands between angle brackets, so it holds none, and no space (RFC 2369 2).
-_ONE_CLICK: Final = "List-Unsubscribe=One-Click"
-_HTTPS_URI: Final = re.compile(r"https://[!-;=?-~]+")
 
 
 @dataclass(frozen=True)
@@ -174,10 +173,7 @@ class Bodies:
 
 
 def _headers(letter: Letter) -> list[dict[str, str]]:
-    headers = {"X-Sendonce-Message": letter.message_id}
-    if letter.unsubscribe_url.startswith("https:"):
-        headers["List-Unsubscribe"] = f"<{letter.unsubscribe_url}>"
-        headers["List-Unsubscribe-Post"] = _ONE_CLICK
+    headers = {"X-Sendonce-Message": letter.message_id, **one_click_headers(letter)}
     return [{"Name": name, "Value": value} for name, value in headers.items()]
 
 
@@ -188,11 +184,8 @@ def _check(letter: Letter) -> None:
         raise Unsendable(letter.ordinal, Outcome.ADDRESS_SMTPUTF8_UNSUPPORTED, "SES takes only ASCII before the @")
     if not _ADDRESS.fullmatch(letter.to):
         raise Unsendable(letter.ordinal, Outcome.ADDRESS_INVALID, "not an address that can stand in a header")
+    check_link(letter)
     url = letter.unsubscribe_url
-    if url.startswith("https:") and not _HTTPS_URI.fullmatch(url):
-        raise Unsendable(
-            letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the unsubscribe link cannot be written in a header"
-        )
     if len("List-Unsubscribe<>") + len(url) > HEADER_MAX:
         raise Unsendable(letter.ordinal, Outcome.RENDER_TOO_LARGE, "the unsubscribe link is longer than SES takes")
 

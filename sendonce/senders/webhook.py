@@ -30,6 +30,7 @@ from sendonce.failpoints import DROP_REPLY, failpoint
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
 from sendonce.senders.faulty_letters import longer_than, not_text
 from sendonce.senders.http import HttpPoster
+from sendonce.senders.one_click import ONE_CLICK
 from sendonce.senders.public_hosts import is_public
 from sendonce.senders.request_sizes import RequestSizes
 from sendonce.senders.webhook_replies import judge
@@ -42,7 +43,6 @@ REPLY_MAX_BYTES: Final = 1024 * 1024
 # Room for what stands in a body besides its messages.
 HEAD_BYTES: Final = 2048
 # RFC 8058 3.1.
-_ONE_CLICK: Final = "List-Unsubscribe=One-Click"
 
 
 def make(settings: WebhookSettings, secrets: Mapping[str, str]) -> "Webhook":
@@ -187,7 +187,7 @@ def _headers(letter: Letter) -> dict[str, str]:
         raise Unsendable(
             letter.ordinal, Outcome.RENDER_HEADER_CONTROL_CHAR, "the unsubscribe link cannot be written in a header"
         )
-    one_click = {"List-Unsubscribe-Post": _ONE_CLICK} if url.startswith("https:") else {}
+    one_click = {"List-Unsubscribe-Post": ONE_CLICK} if url.startswith("https:") else {}
     return {"List-Unsubscribe": f"<{url}>", **one_click}
 
 

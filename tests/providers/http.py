@@ -54,6 +54,26 @@ FAULTS = frozenset(
 )
 
 
+# Faults of a reply, by whether a whole status line comes.
+BEFORE_STATUS = (
+    "close_before_read",
+    "reset_before_read",
+    "close_after_read",
+    "reset_after_read",
+    "stall",
+    "trickle",
+    "half_status",
+    "garbage",
+    "interim_only",
+)
+AFTER_STATUS = ("status_only", "headers_cut", "broken_body", "broken_chunks", "interim", "twice")
+
+
+def patience_s(fault: str) -> float:
+    """A time-out for a call that meets a fault: short where nothing else ends it, else as long as any machine needs."""
+    return 0.5 if fault in ("stall", "trickle") else 10.0
+
+
 @dataclass(frozen=True)
 class Fate:
     """What becomes of one request. `accepts`: whether the provider acts on it (None: as the status says)."""

@@ -11,8 +11,6 @@ each request is judged by the rules. `--checks` says by how many: none, limits, 
 
 import argparse
 import hashlib
-import os
-import signal
 import ssl
 import sys
 import threading
@@ -26,6 +24,7 @@ from typing import Any
 import orjson
 
 from tests.evidence import Arrival
+from tests.providers import json_lines
 from tests.providers.http import Connection, Fate, Received, Server
 from tests.providers.sendgrid_letters import SentLetter, letters_of
 from tests.providers.sendgrid_rules import errors_of
@@ -111,7 +110,7 @@ class FakeSendGrid:
         received = connection.read()
         if received is None:
             return False
-        body = _json(received.body)
+        body = json_lines.parsed(received.body)
         fate = fate or self._judged(received, body)
         self._write(received.body, body, fate)
         if self._delay_s:
@@ -164,34 +163,17 @@ class FakeSendGrid:
         }
         with self._writing:
             if line["accepted"] and self._bodies is not None:
-                _append(self._bodies, orjson.dumps(body))
-            _append(self.log, orjson.dumps(line))
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return orjson.loads(raw)
-    except ValueError:
-        return None
-
-
-def _append(path: Path, line: bytes) -> None:
-    """One write of one line to the end: other processes see it whole or not at all."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, line + b"\n")
-    finally:
-        os.close(handle)
+                json_lines.append(self._bodies, orjson.dumps(body))
+            json_lines.append(self.log, orjson.dumps(line))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    return json_lines.read(path)
 
 
 def read_letters(bodies: Path) -> Iterator[SentLetter]:
-    if bodies.exists():
-        for line in bodies.read_bytes().splitlines():
-            yield from letters_of(orjson.loads(line))
+    for body in json_lines.read(bodies):
+        yield from letters_of(body)
 
 
 def arrivals(log: Path) -> list[Arrival]:
@@ -217,9 +199,6 @@ def arrivals(log: Path) -> list[Arrival]:
 def main() -> int:
     options = _options()
     script = [_fate(step) for step in orjson.loads(options.script.read_bytes())] if options.script else []
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     fake = FakeSendGrid(
         options.log,
         key=options.key,
@@ -230,8 +209,7 @@ def main() -> int:
         port=options.port,
     )
     with fake:
-        print(fake.url, flush=True)
-        stopped.wait()
+        json_lines.until_told(fake.url)
     return 0
 
 

@@ -11,8 +11,6 @@ log is append-only JSON lines, each written before its reply is: {"at", "operati
 import argparse
 import hashlib
 import itertools
-import os
-import signal
 import ssl
 import sys
 import threading
@@ -27,6 +25,7 @@ from typing import Any
 import orjson
 
 from tests.evidence import Arrival
+from tests.providers import json_lines
 from tests.providers.http import Connection, Fate, Received, Server
 from tests.providers.ses_letters import SentLetter, letters_of
 from tests.providers.ses_rules import OPERATIONS, is_an_address, problem_of, signature_problem
@@ -121,7 +120,7 @@ class FakeSes:
         received = connection.read()
         if received is None:
             return False
-        operation, body = OPERATIONS.get(received.target, ""), _json(received.body)
+        operation, body = OPERATIONS.get(received.target, ""), json_lines.parsed(received.body)
         fate = fate or self._judged(received, operation, body)
         statuses = self._statuses(operation, body) if fate.accepted else []
         self._write(operation, received.body, body, fate, statuses)
@@ -198,8 +197,8 @@ class FakeSes:
             if taken and self._bodies is not None:
                 if operation == "SendBulkEmail":
                     body = {**body, "BulkEmailEntries": [body["BulkEmailEntries"][place] for place in taken]}
-                _append(self._bodies, orjson.dumps(body))
-            _append(self.log, orjson.dumps(line))
+                json_lines.append(self._bodies, orjson.dumps(body))
+            json_lines.append(self.log, orjson.dumps(line))
 
 
 def _people(body: Any) -> list[str]:
@@ -217,30 +216,13 @@ def _tags(body: Any) -> list[dict[str, str]]:
     return [{tag["Name"]: tag["Value"] for tag in tags} for tags in listed if tags is not None]
 
 
-def _json(raw: bytes) -> Any:
-    try:
-        return orjson.loads(raw)
-    except ValueError:
-        return None
-
-
-def _append(path: Path, line: bytes) -> None:
-    """One write of one line to the end: other processes see it whole or not at all."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, line + b"\n")
-    finally:
-        os.close(handle)
-
-
 def read_log(path: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    return json_lines.read(path)
 
 
 def read_letters(bodies: Path) -> Iterator[SentLetter]:
-    if bodies.exists():
-        for line in bodies.read_bytes().splitlines():
-            yield from letters_of(orjson.loads(line))
+    for body in json_lines.read(bodies):
+        yield from letters_of(body)
 
 
 def arrivals(log: Path) -> list[Arrival]:
@@ -270,13 +252,9 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--checks", choices=("signature", "all"), default="signature")
     options = parser.parse_args()
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     delay_s = options.delay_ms / 1000
     with FakeSes(options.log, bodies=options.bodies, checks=options.checks, delay_s=delay_s, port=options.port) as fake:
-        print(fake.url, flush=True)
-        stopped.wait()
+        json_lines.until_told(fake.url)
     return 0
 
 

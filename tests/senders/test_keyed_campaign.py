@@ -1,57 +1,31 @@
 """Whole campaigns by Resend and by a webhook: from the list to every outcome, replies cut after acceptance."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from sendonce.cli.main import run
 from tests.checker import judge
 from tests.evidence import Arrival, read_sqlite
 from tests.providers.http import Fate
 from tests.providers.keyed import KeyedProvider
 from tests.providers.resend import KEY, FakeResend
 from tests.providers.webhook import SECRET, FakeReceiver
+from tests.senders.whole_campaigns import Command, command_line, submitted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def sendonce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("THE_KEY", KEY)
-    monkeypatch.setenv("THE_SECRET", SECRET)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return command_line(tmp_path, monkeypatch, capsys, THE_KEY=KEY, THE_SECRET=SECRET)
 
 
 def prepare(folder: Path, sendonce: Command, sender: str, count: int, environment: str = "production") -> None:
     guard = "" if environment == "production" else 'recipients_allowed: ["@one.example"]\n'
-    (folder / "sendonce.yaml").write_text(
-        "from: Shop <news@shop.example>\n"
-        "unsubscribe: {base_url: https://shop.example/u}\n"
-        f"senders: {{mail: {{{sender}}}}}\n{guard}"
-        "lanes: {bulk: {batch_size: 50, parallel: 2}}\n"
-    )
-    rows = [f"r{number},u{number}@one.example,Ann {number}" for number in range(count)]
-    (folder / "people.csv").write_text("\n".join(["recipient_id,email,name", *rows]))
-    for command in (
-        ("init", "--environment", environment),
-        ("config", "apply"),
-        ("load", "spring", "people.csv", "-t", "newsletter"),
-        ("submit", "spring", "--yes"),
-    ):
-        code, _, said = sendonce(*command)
-        assert code == 0, said
+    lane = "batch_size: 50, parallel: 2"
+    submitted(folder, sendonce, sender, count, lane=lane, guard=guard, environment=environment)
 
 
 def arrivals(fake: KeyedProvider) -> list[Arrival]:

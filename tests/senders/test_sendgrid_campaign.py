@@ -1,54 +1,29 @@
 """A whole campaign by SendGrid: from the list to every outcome, throttled once, one address refused by the provider."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sendonce.cli.main import run
 from tests.checker import judge
 from tests.evidence import read_sqlite
 from tests.providers.http import Fate
 from tests.providers.sendgrid import KEY, FakeSendGrid, arrivals, errors
+from tests.senders.whole_campaigns import Command, command_line, submitted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def sendonce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("THE_KEY", KEY)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return command_line(tmp_path, monkeypatch, capsys, THE_KEY=KEY)
 
 
 def prepare(folder: Path, sendonce: Command, base_url: str, count: int) -> None:
-    (folder / "sendonce.yaml").write_text(
-        "from: Shop <news@shop.example>\n"
-        "unsubscribe: {base_url: https://shop.example/u}\n"
-        f"senders: {{mail: {{adapter: sendgrid, api_key: env:THE_KEY, base_url: '{base_url}', categories: [a]}}}}\n"
-        "lanes: {bulk: {batch_size: 100, parallel: 2}}\n"
-    )
-    rows = [f"r{number},u{number}@one.example,Ann {number}" for number in range(count)]
-    (folder / "people.csv").write_text("\n".join(["recipient_id,email,name", *rows]))
-    for command in (
-        ("init", "--environment", "production"),
-        ("config", "apply"),
-        ("load", "spring", "people.csv", "-t", "newsletter"),
-    ):
-        code, _, errors_said = sendonce(*command)
-        assert code == 0, errors_said
-    assert sendonce("submit", "spring", "--yes")[0] == 0
+    sender = f"adapter: sendgrid, api_key: env:THE_KEY, base_url: '{base_url}', categories: [a]"
+    submitted(folder, sendonce, sender, count)
 
 
 def test_every_recipient_gets_one_letter_and_one_outcome(tmp_path: Path, sendonce: Command) -> None:

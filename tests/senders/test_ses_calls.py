@@ -16,7 +16,7 @@ import pytest
 from schemas.outcomes import Outcome
 from sendonce.failpoints import armed
 from sendonce.senders.base import Verdict
-from tests.providers.http import Fate, wait_until
+from tests.providers.http import AFTER_STATUS, BEFORE_STATUS, Fate, patience_s, wait_until
 from tests.providers.ses import KEY_ID, SECRET, error
 from tests.senders.ses_letters import Scene, outcomes, packed, request_of, scene, sender_for, verdicts, whole
 
@@ -48,14 +48,14 @@ def bad_request_for(*bad: str) -> Callable[[dict[str, Any]], Fate | None]:
 
 def test_a_form_letter_goes_fifty_a_call_side_by_side(tmp_path: Path) -> None:
     letters = [packed(number) for number in range(400)]
-    with scene(tmp_path, delay_s=0.1) as there:
+    with scene(tmp_path, delay_s=0.5) as there:
         started_s = time.monotonic()
         reply = there.send(letters, 30)
         took_s = time.monotonic() - started_s
     assert (reply.verdict, reply.reason, dict(reply.exceptions)) == (Verdict.ACCEPTED, "", {})
     assert there.calls() == [50] * 8
     assert there.fake.connections == 8
-    assert took_s < 0.6
+    assert took_s < 8 * 0.5  # what they take one after the other
     assert Counter(there.fake.taken()) == {letter.message_id: 1 for letter in letters}
     assert {line["operation"] for line in there.fake.requests()} == {"SendBulkEmail"}
     assert reply.provider_ref is not None
@@ -320,50 +320,31 @@ def test_a_lost_call_puts_its_own_fifty_in_doubt(tmp_path: Path) -> None:
 
 def test_all_calls_of_a_request_share_its_time(tmp_path: Path) -> None:
     letters = [whole(number) for number in range(5)]
-    with scene(tmp_path, delay_s=0.2, parallel=1) as there:
+    with scene(tmp_path, delay_s=0.5, parallel=1) as there:
         started_s = time.monotonic()
-        reply = there.send(letters, timeout_s=0.5)
+        reply = there.send(letters, timeout_s=1.3)
         took_s = time.monotonic() - started_s
         wait_until(lambda: len(there.fake.taken()) >= 2)
     found = Counter(verdicts(reply, letters).values())
-    assert took_s < 1.0
+    assert took_s < 2.4
     assert found[Verdict.UNKNOWN] <= 1
     assert found[Verdict.NOT_SENT] >= 2
     assert found[Verdict.ACCEPTED] <= len(there.fake.taken()) <= found[Verdict.ACCEPTED] + found[Verdict.UNKNOWN]
 
 
-FAULTS = [
-    "close_before_read",
-    "reset_before_read",
-    "close_after_read",
-    "reset_after_read",
-    "stall",
-    "trickle",
-    "half_status",
-    "garbage",
-    "interim_only",
-    "status_only",
-    "headers_cut",
-    "broken_body",
-    "broken_chunks",
-    "interim",
-    "twice",
-]
-
-
 @pytest.mark.parametrize("status", [200, 429, 403])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*BEFORE_STATUS, *AFTER_STATUS])
 @pytest.mark.parametrize("make", [packed, whole])
 def test_no_fault_of_the_wire_makes_a_false_verdict(tmp_path: Path, fault: str, status: int, make: Any) -> None:
     """Accepted only what the provider took; not sent only what it did not; and never a second call."""
     letters = [make(0)]
     with scene(tmp_path, Fate(status, fault=fault)) as there:
-        reply = there.send(letters, timeout_s=0.3)
+        reply = there.send(letters, timeout_s=patience_s(fault))
     took = bool(there.fake.taken())
     assert (reply.verdict is Verdict.ACCEPTED) <= took
     assert (reply.verdict is Verdict.NOT_SENT) <= (not took)
     assert len(there.fake.requests()) == 1
-    has_status_line = fault in FAULTS[FAULTS.index("status_only") :]
+    has_status_line = fault in AFTER_STATUS
     cut = make is packed and status == 200 and fault in ("status_only", "headers_cut", "broken_chunks")
     assert (reply.verdict is Verdict.UNKNOWN) == (not has_status_line or cut)
 

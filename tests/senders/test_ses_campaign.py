@@ -1,55 +1,29 @@
 """A whole campaign by SES: from the list to every outcome, throttled once, one address refused by the provider."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from sendonce.cli.main import run
 from tests.checker import judge
 from tests.evidence import read_sqlite
 from tests.providers.http import Fate
 from tests.providers.ses import KEY_ID, REGION, SECRET, FakeSes, arrivals, error
+from tests.senders.whole_campaigns import Command, command_line, submitted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def sendonce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KEY_ID", KEY_ID)
-    monkeypatch.setenv("THE_SECRET", SECRET)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return command_line(tmp_path, monkeypatch, capsys, KEY_ID=KEY_ID, THE_SECRET=SECRET)
 
 
 def prepare(folder: Path, sendonce: Command, url: str, count: int) -> None:
-    (folder / "sendonce.yaml").write_text(
-        "from: Shop <news@shop.example>\n"
-        "unsubscribe: {base_url: https://shop.example/u}\n"
-        f"senders: {{mail: {{adapter: ses, region: {REGION}, endpoint_url: '{url}', access_key_id: env:KEY_ID, "
-        "secret_access_key: env:THE_SECRET, configuration_set: bulk, parallel: 2}}\n"
-        "lanes: {bulk: {batch_size: 100, parallel: 2}}\n"
-    )
-    rows = [f"r{number},u{number}@one.example,Ann {number}" for number in range(count)]
-    (folder / "people.csv").write_text("\n".join(["recipient_id,email,name", *rows]))
-    for command in (
-        ("init", "--environment", "production"),
-        ("config", "apply"),
-        ("load", "spring", "people.csv", "-t", "newsletter"),
-    ):
-        code, _, errors_said = sendonce(*command)
-        assert code == 0, errors_said
-    assert sendonce("submit", "spring", "--yes")[0] == 0
+    account = f"adapter: ses, region: {REGION}, endpoint_url: '{url}', configuration_set: bulk, parallel: 2"
+    keys = "access_key_id: env:KEY_ID, secret_access_key: env:THE_SECRET"
+    submitted(folder, sendonce, f"{account}, {keys}", count)
 
 
 def test_every_recipient_gets_one_letter_and_one_outcome(tmp_path: Path, sendonce: Command) -> None:

@@ -1,56 +1,30 @@
 """A whole campaign by SMTP: from the list to every outcome, through a server that throttles, refuses and leaves."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from schemas.tables import OutboundMessage
-from sendonce.cli.main import run
 from tests.checker import judge
 from tests.evidence import Arrival, Records, read_sqlite
 from tests.providers.smtp import FakeSmtp, Fault
 from tests.senders.smtp_letters import PASSWORD, USER, read, sent_of
+from tests.senders.whole_campaigns import Command, command_line, submitted
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.needs("aiosmtplib")]
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def sendonce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("U", USER)
-    monkeypatch.setenv("P", PASSWORD)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+    return command_line(tmp_path, monkeypatch, capsys, U=USER, P=PASSWORD)
 
 
 def prepare(folder: Path, sendonce: Command, port: int, count: int) -> None:
-    (folder / "sendonce.yaml").write_text(
-        "from: Shop <news@shop.example>\n"
-        "unsubscribe: {base_url: https://shop.example/u}\n"
-        f"senders: {{post: {{adapter: smtp, host: 127.0.0.1, port: {port}, tls: never, user: env:U, password: env:P,\n"
-        "  limits: []}}\n"
-        "lanes: {bulk: {batch_size: 100, parallel: 2, times: {request_timeout_s: 10, lease_s: 30}}}\n"
-    )
-    rows = [f"r{number},u{number}@one.example,Ann {number}" for number in range(count)]
-    (folder / "people.csv").write_text("\n".join(["recipient_id,email,name", *rows]))
-    for command in (
-        ("init", "--environment", "production"),
-        ("config", "apply"),
-        ("load", "spring", "people.csv", "-t", "newsletter"),
-    ):
-        code, _, errors_said = sendonce(*command)
-        assert code == 0, errors_said
-    assert sendonce("submit", "spring", "--yes")[0] == 0
+    sender = f"adapter: smtp, host: 127.0.0.1, port: {port}, tls: never, user: env:U, password: env:P"
+    lane = "batch_size: 100, parallel: 2, times: {request_timeout_s: 10, lease_s: 30}"
+    submitted(folder, sendonce, sender, count, lane=lane)
 
 
 def arrivals(fake: FakeSmtp, records: Records) -> list[Arrival]:

@@ -212,7 +212,7 @@ def test_a_graph_that_does_not_tick_plans_nothing_and_keeps_nothing_from_others(
 def test_what_comes_while_a_look_is_under_way_is_left_to_the_next_one(world: World) -> None:
     looks = Planned()
     seen(looks, 10)
-    looks.begins("critical")
+    seen(looks, 0)  # a look begins
     assert looks.may_be_left("critical")
     taken(world, looks, body("a"))
     assert states(world, "a") == ["pending"]
