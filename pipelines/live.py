@@ -261,7 +261,8 @@ def _lost(subscription: str, fault: Exception) -> Exception:
     return JobFault(
         f"the subscription {subscription} is not there any more: somebody removed it, or the emulator was started anew "
         "and has forgotten everything. Triggers that it held are gone, too. "
-        f"`gcloud pubsub subscriptions create {name} --topic TOPIC` makes it again; then start the job again, and "
+        f"`gcloud pubsub subscriptions create {name} --topic TOPIC --expiration-period=never` makes it again; then "
+        "start the job again, and "
         "publish again what the store does not show: a trigger that comes twice changes nothing"
     )
 
@@ -271,7 +272,7 @@ def _wrong(subscription: str, fault: Exception) -> ConfigFault:
     if isinstance(fault, google.NotFound):
         return ConfigFault(
             f"there is no subscription {subscription}; "
-            f"`gcloud pubsub subscriptions create {name} --topic TOPIC` makes it"
+            f"`gcloud pubsub subscriptions create {name} --topic TOPIC --expiration-period=never` makes it"
         )
     return ConfigFault(f"the subscription {subscription} may not be read; grant roles/pubsub.subscriber on it")
 

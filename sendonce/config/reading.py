@@ -10,7 +10,6 @@ import yaml
 from pydantic import ValidationError
 
 from sendonce.config.adapters import SETTINGS
-from sendonce.config.adapters.outbox import DEFAULT_OUTBOX
 from sendonce.config.faults import ConfigFault
 from sendonce.config.limits import LimitSetting, WarmUp
 from sendonce.config.model import (
@@ -148,11 +147,11 @@ def _anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _anchored_sender(sender: object, folder: Path) -> object:
-    if not isinstance(sender, dict) or sender.get("adapter") != "outbox":
+    model = SETTINGS.get(str(sender.get("adapter"))) if isinstance(sender, dict) else None
+    if not isinstance(sender, dict) or model is None:
         return sender
-    if not isinstance(sender.get("path", ""), str):
-        return sender
-    return {**sender, "path": os.path.abspath(folder / sender.get("path", DEFAULT_OUTBOX))}
+    paths = {name: sender.get(name, model.model_fields[name].default) for name in model.paths}
+    return {**sender, **{name: os.path.abspath(folder / path) for name, path in paths.items() if isinstance(path, str)}}
 
 
 def _explain(error: Any, path: Path | None, marks: Marks, given: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ senders:
 # A mail server (install sendonce[smtp]); tls: required (STARTTLS), implicit, if_offered or never:
 #  post: {adapter: smtp, host: smtp.provider.example, user: env:SMTP_USER, password: env:SMTP_PASSWORD}
 # Also: port, envelope_from, ehlo_name, parallel, letters_per_connection. A slow server may take 10 minutes to answer:
-# give its lanes times: {request_timeout_s: 630, lease_s: 645}, or late answers are doubts.
+# give its lanes times: {request_timeout_s: 630, lease_s: 642}, or late answers are doubts.
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

@@ -1,10 +1,20 @@
 """The senders of `sendonce.yaml`: each adapter's own settings, and secrets that are only ever referred to."""
 
 from pathlib import Path
+from typing import ClassVar, Literal, Optional
 
 import pytest
 
-from sendonce.config import ConfigFault, OutboxSettings, SendGridSettings, apply_config, load_config, senders_in
+from sendonce.config import (
+    ConfigFault,
+    OutboxSettings,
+    SenderSettings,
+    SendGridSettings,
+    apply_config,
+    load_config,
+    reading,
+    senders_in,
+)
 from sendonce.config.secrets import resolve
 from sendonce.stores.opening import init_store
 
@@ -157,3 +167,22 @@ def test_an_outbox_that_no_disk_can_hold_is_refused(tmp_path: Path, path: str, p
 def test_an_outbox_of_the_longest_name_is_taken(tmp_path: Path) -> None:
     (sender,) = load_config(write(tmp_path, f"adapter: outbox, path: {'x' * 255}"), {}).senders.values()
     assert sender.path.endswith("/" + "x" * 255)  # type: ignore[union-attr]
+
+
+def test_paths_count_from_the_folder_of_the_file_whatever_the_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guide's reader had a file in every folder from which a command was started."""
+
+    class Lines(SenderSettings):
+        paths: ClassVar[tuple[str, ...]] = ("file", "other")
+
+        adapter: Literal["lines"]
+        file: str = "letters.jsonl"
+        other: Optional[str] = None
+
+    monkeypatch.setitem(reading.SETTINGS, "lines", Lines)
+    found = reading._anchored({"senders": {"a": {"adapter": "lines"}, "b": {"adapter": 5}, "c": "x"}}, tmp_path)
+    assert found["senders"] == {
+        "a": {"adapter": "lines", "file": str(tmp_path / "letters.jsonl")}, "b": {"adapter": 5}, "c": "x"
+    }  # fmt: skip

@@ -1,6 +1,6 @@
 """What can be set of an outbox."""
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import field_validator
 
@@ -15,6 +15,8 @@ FOLDER_BYTES_MAX: Final = 4095 - 2 * NAME_BYTES_MAX
 
 class OutboxSettings(SenderSettings):
     """Letters as files. `path` is the outbox's folder, absolute once read from a file."""
+
+    paths: ClassVar[tuple[str, ...]] = ("path",)
 
     adapter: Literal["outbox"]
     path: str = DEFAULT_OUTBOX
