@@ -11,6 +11,8 @@ looked at. All values are seconds. `check_times` is called when a job starts.
     request_timeout one provider call, from the first byte to the verdict
     lease           from claim or advance until others may declare the batch in doubt
     margin          what the check before the first byte keeps between its own clock and the lease's end
+    answer          once a request has wholly left, how long its answer is waited for where a kind of sender asks for
+                    more than request_timeout (SMTP); the lease is renewed meanwhile
 """
 
 from dataclasses import dataclass
@@ -28,10 +30,11 @@ class Times:
     request_timeout_s: float
     lease_s: float
     margin_s: float
+    answer_s: float = 0.0
 
     @property
     def longest_call_s(self) -> float:
-        """From asking for a permit to the end of a call that was not held up on its way."""
+        """From asking for a permit until the last byte of a call that was not held up on its way has left."""
         return self.permit_ttl_s + self.request_timeout_s
 
 
@@ -54,6 +57,7 @@ BULK = Times(
     request_timeout_s=30.0,
     lease_s=60.0,
     margin_s=5.0,
+    answer_s=600.0,  # RFC 5321 4.5.3.2.6
 )
 DEFAULTS: dict[str, Times] = {"critical": CRITICAL, "high": CRITICAL, "bulk": BULK}
 
@@ -81,5 +85,6 @@ def check_times(times: Times, lane: str) -> list[str]:
         (times.margin_s > 0, "margin_s must be more than 0: clocks are read before they are used"),
         (times.permit_ttl_s > 0, "permit_ttl_s must be more than 0"),
         (times.request_timeout_s > 0, "request_timeout_s must be more than 0"),
+        (times.answer_s >= 0, "answer_s must be 0 or more"),
     ]
     return [f"lane {lane}: {sentence}" for holds, sentence in rules if not holds]

@@ -27,7 +27,9 @@ SUBSCRIPTION_NAME: Final = re.compile(_RESOURCE % "subscriptions")
 TOPIC_NAME: Final = re.compile(_RESOURCE % "topics")
 
 LaneName = Literal["critical", "high", "bulk"]
-TimeName = Literal["tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s"]
+TimeName = Literal[
+    "tick_s", "window_s", "visibility_s", "permit_ttl_s", "request_timeout_s", "lease_s", "margin_s", "answer_s"
+]
 LANE_NAMES: Final[tuple[LaneName, ...]] = ("critical", "high", "bulk")
 
 # Critical and high letters wait for a person when in doubt; a bulk letter is assumed sent (DELIVERY 4).

@@ -48,8 +48,8 @@ senders:
 # click_tracking, open_tracking, http_503, parallel.
 # A mail server (install sendonce[smtp]); tls: required (STARTTLS), implicit, if_offered or never:
 #  post: {adapter: smtp, host: smtp.provider.example, user: env:SMTP_USER, password: env:SMTP_PASSWORD}
-# Also: port, envelope_from, ehlo_name, parallel, letters_per_connection. A slow server may take 10 minutes to answer:
-# give its lanes times: {request_timeout_s: 630, lease_s: 642}, or late answers are doubts.
+# Also: port, envelope_from, ehlo_name, parallel, letters_per_connection. bulk waits 10 minutes for
+# the answer to a letter (RFC 5321), critical and high 5 seconds, then it is in doubt: times: {answer_s: 600} in a lane.
 
 # A real sender works only from a store for production (`sendonce init --environment production`), or under a guard:
 #environment: production                               # the store must have been made for this

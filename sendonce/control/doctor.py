@@ -16,7 +16,6 @@ from schemas.tables import SCHEMA_VERSION, Meta
 from sendonce.config import (
     Config,
     ConfigFault,
-    Lane,
     OutboxSettings,
     SenderSettings,
     config_changes,
@@ -217,27 +216,11 @@ def _lanes(store: Store) -> Iterator[Finding]:
     yield from _secrets([senders[name] for name in used if name in senders])
     yield from _health(store, tuple(lanes))
     yield from _doubts(store)
-    yield from _answers(list(lanes.values()), senders)
     broken = [problem for lane in lanes.values() for problem in check_times(lane.all_times(), lane.name)]
     for problem in broken:
         yield Finding("fail", "times", problem, "change the lane's times in sendonce.yaml")
     if not broken:
         yield Finding("ok", "times", "leases, time-outs and waits fit together")
-
-
-def _answers(lanes: Sequence[Lane], senders: Mapping[str, SenderSettings]) -> Iterator[Finding]:
-    """Lanes that wait less long than their sender's server may take to answer."""
-    for lane in lanes:
-        times, sender = lane.all_times(), senders.get(lane.sender)
-        if sender is None or times.request_timeout_s >= sender.answers_within_s:
-            continue
-        enough_s, lease_s = sender.answers_within_s, sender.answers_within_s + times.margin_s + times.permit_ttl_s + 5
-        told = (
-            f"request_timeout_s is {times.request_timeout_s:g}, and a server behind sender {lane.sender} may take "
-            f"{enough_s:g} to answer; what it answers later is in doubt"
-        )
-        mend = f"where its server is slow, set times: {{request_timeout_s: {enough_s:g}, lease_s: {lease_s:g}}}"
-        yield Finding("warn", f"lane {lane.name}", told, mend)
 
 
 def _secrets(senders: Sequence[SenderSettings]) -> Iterator[Finding]:

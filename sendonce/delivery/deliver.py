@@ -15,6 +15,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign
 from sendonce.control.suppressions import lists_of
 from sendonce.delivery import batches, retry
+from sendonce.delivery.leases import LeaseKeeper
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
 from sendonce.delivery.protocol import doubts, next_request, owning
@@ -23,7 +24,7 @@ from sendonce.delivery.routes import route
 from sendonce.delivery.shares import Shares
 from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
 from sendonce.failpoints import failpoint
-from sendonce.senders.base import Prepared, Reply, Request, Sender, Unsendable, Verdict
+from sendonce.senders.base import Patient, Prepared, Reply, Request, Sender, Unsendable, Verdict
 from sendonce.stores.base import Reader, Result, Store, StoreUnavailable, Tx
 
 
@@ -93,6 +94,7 @@ class Deliverer:
         self._clocks = clocks
         self._render = render
         self._stopping = stopping
+        self._leases = LeaseKeeper(store)
 
     def deliver(self, element: RenderedBatch) -> Delivery:
         """Claim the batch and send its open recipients, request by request, until it is done or must wait.
@@ -162,6 +164,7 @@ class _Run:
         self._worker_id = owner._worker_id
         self._clocks = owner._clocks
         self._stopping = owner._stopping
+        self._leases = owner._leases
         self._reference = reference
         self._letters = letters
         self._facts = facts
@@ -238,7 +241,7 @@ class _Run:
         if passed_s > min(times.permit_ttl_s, times.lease_s - times.request_timeout_s - times.margin_s):
             reply = Reply(Verdict.NOT_SENT, LATE)
             return report_of(attempt, ordinals, reply, 0.0, repeated=repeated, shares=shares)
-        reply = self._sender.send(prepared, times.request_timeout_s)
+        reply = self._send(mine, prepared)
         if failpoint("S6") == "drop_reply":
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
         if repeated and reply.verdict is Verdict.REFUSED and self._clocks.own_s() - started_s > times.longest_call_s:
@@ -247,6 +250,13 @@ class _Run:
         self._requests += 1
         wait_s = retry.wait_s(mine.tries + 1, reply.retry_after_s, self._clocks.chance)
         return report_of(attempt, ordinals, reply, wait_s, repeated=repeated, shares=shares)
+
+    def _send(self, mine: Batch, prepared: Prepared) -> Reply:
+        times = self._terms.times
+        if times.answer_s > 0 and isinstance(self._sender, Patient):
+            with self._leases.kept(mine, times):
+                return self._sender.send_and_wait(prepared, times.request_timeout_s, times.answer_s)
+        return self._sender.send(prepared, times.request_timeout_s)
 
     def _next(
         self, batch: Batch, news: Mapping[int, Outcome], report: Report | None = None

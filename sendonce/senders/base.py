@@ -8,7 +8,7 @@ never by exception class).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from schemas.letters import Letter, Letters
 
@@ -113,3 +113,11 @@ class Sender(Protocol):
 
     def close(self) -> None:
         """Drop connections."""
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A sender whose provider may take longer to answer than a request may take to leave."""
+
+    def send_and_wait(self, prepared: Prepared, timeout_s: float, answer_s: float) -> Reply:
+        """As `send`: whatever could be accepted leaves within `timeout_s`. Its answer is waited for `answer_s`, too."""

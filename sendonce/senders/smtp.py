@@ -19,7 +19,6 @@ from typing import Final
 
 from schemas.outcomes import Outcome
 from sendonce.config import SmtpSettings
-from sendonce.config.adapters.smtp import ANSWER_MAX_S, BEFORE_THE_DOT_S
 from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Verdict
 from sendonce.senders.loops import LoopThread
 from sendonce.senders.smtp_letters import WireLetter, body_of, envelope_from, wire_letters
@@ -88,22 +87,26 @@ class Smtp:
     def send(self, prepared: Prepared, timeout_s: float) -> Reply:
         """Make a transaction of each letter within `timeout_s`, nothing twice.
 
-        A dot is written only while the server has long enough to answer it: 10 minutes where the time is that long
-        (RFC 5321 4.5.3.2.6), else the larger part of it.
+        Dots are written in its first half, so that the server has the other to answer.
         """
+        return self._work(prepared, timeout_s, timeout_s / 2, 0.0)
+
+    def send_and_wait(self, prepared: Prepared, timeout_s: float, answer_s: float) -> Reply:
+        """The same, with dots until the end of `timeout_s`: each is given `answer_s` to be answered.
+
+        RFC 5321 4.5.3.2.6 asks for 10 minutes, since a server that is left has the letter all the same.
+        """
+        return self._work(prepared, timeout_s, max(timeout_s / 2, min(timeout_s, answer_s)), answer_s)
+
+    def _work(self, prepared: Prepared, timeout_s: float, dots_s: float, answer_s: float) -> Reply:
         assert isinstance(prepared, SmtpPrepared)
         attempt = _Attempt(prepared, self._pool, self._pace, self._settings)
-        self._loop.run(lambda: attempt.work(timeout_s))
+        self._loop.run(lambda: attempt.work(timeout_s, dots_s, answer_s))
         return attempt.reply(self.name)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""
         self._loop.close(self._pool.close)
-
-
-def dot_within_s(timeout_s: float) -> float:
-    """Of a request's time, from its start, that in which dots may be written. The rest is the server's to answer."""
-    return max(min(timeout_s / 2, BEFORE_THE_DOT_S), timeout_s - ANSWER_MAX_S)
 
 
 def _rate_of(settings: SmtpSettings) -> float | None:
@@ -145,11 +148,13 @@ class _Attempt:
         self._stop: Judgement | None = None
         self._dot_by = 0.0
         self._ends = 0.0
+        self._answer_s = 0.0
 
-    async def work(self, timeout_s: float) -> None:
-        """Deliver what can be delivered in time."""
+    async def work(self, timeout_s: float, dots_s: float, answer_s: float) -> None:
+        """Deliver what can be delivered in time: dots within `dots_s`, answers by `timeout_s`, or `answer_s` later than
+        their dots."""
         now = asyncio.get_running_loop().time()
-        self._dot_by, self._ends = now + dot_within_s(timeout_s), now + timeout_s
+        self._dot_by, self._ends, self._answer_s = now + dots_s, now + timeout_s, answer_s
         try:
             conversation, kept = await self._pool.take(self._dot_by)
         except CannotConnect as fault:
@@ -190,7 +195,7 @@ class _Attempt:
 
     async def _one(self, wire: WireLetter, conversation: Conversation, kept: bool) -> None:
         transaction = Transaction(conversation, self._request, wire, self._from)
-        judgement = await transaction.work(self._dot_by, self._ends)
+        judgement = await transaction.work(self._dot_by, self._ends, self._answer_s)
         if _was_stale(transaction, judgement, conversation, kept):
             self._waiting.appendleft(wire)
             return

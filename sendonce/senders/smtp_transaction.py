@@ -36,14 +36,15 @@ class Transaction:
         self.phase = Phase.MAIL
         self.name = ""
 
-    async def work(self, dot_by: float, ends: float) -> Judgement:
-        """Deliver the letter. Times are the loop's: no dot is written after `dot_by`, and its reply may last to `ends`.
+    async def work(self, dot_by: float, ends: float, answer_s: float) -> Judgement:
+        """Deliver the letter. Times are the loop's: no dot is written after `dot_by`, and its reply may last to `ends`,
+        or `answer_s` seconds if that is later.
 
         What leaves the conversation in doubt ends it; else it is ready for another letter.
         """
         conversation = self._conversation
         try:
-            judgement = self._unfit() or await self._deliver(dot_by, ends)
+            judgement = self._unfit() or await self._deliver(dot_by, ends, answer_s)
         except Broken as fault:
             judgement = broke(self.phase, fault.reason)
         except BaseException:
@@ -69,7 +70,7 @@ class Transaction:
             return _TOO_LARGE
         return None
 
-    async def _deliver(self, dot_by: float, ends: float) -> Judgement:
+    async def _deliver(self, dot_by: float, ends: float, answer_s: float) -> Judgement:
         conversation = self._conversation
         conversation.letters += 1
         refusal = await self._envelope(dot_by)
@@ -85,7 +86,7 @@ class Transaction:
         self.phase = Phase.DOT
         conversation.dot()
         failpoint("S4")
-        reply = await conversation.reply(ends)
+        reply = await conversation.reply(max(ends, conversation.now() + answer_s))
         judgement = judge(Phase.DOT, reply)
         if judgement is ACCEPTED:
             self.name = name_of(reply)

@@ -1,7 +1,9 @@
 """A whole campaign by SMTP: from the list to every outcome, through a server that throttles, refuses and leaves."""
 
 import json
-from datetime import UTC, datetime
+import sqlite3
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,33 @@ def test_a_lost_answer_is_one_doubt_and_no_second_letter(tmp_path: Path, sendonc
     assert status["failed_count"] == 0
     assert status["in_doubt"] == 1
     assert len(fake.recipients()) == len(set(fake.recipients()))
+
+
+def test_an_answer_that_takes_longer_than_a_lease_is_no_doubt(
+    tmp_path: Path, sendonce: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that looks long at each letter: the lease is renewed while its answer is waited for."""
+    times = "{request_timeout_s: 1, permit_ttl_s: 1, margin_s: 0.5, lease_s: 3, answer_s: 60}"
+    leases: list[datetime] = []
+
+    def lease_began() -> datetime:
+        with sqlite3.connect(tmp_path / ".sendonce" / "sendonce.db") as store:
+            ((micros,),) = store.execute("SELECT heartbeat_at FROM campaign_batches WHERE state = 'sending'")
+        return datetime.fromtimestamp(micros / 1e6, UTC)
+
+    def look(phase: str, argument: str) -> Fault | None:
+        if phase == "dot":
+            leases.append(lease_began())
+            while lease_began() < leases[0] + timedelta(seconds=3.5):  # past the end of the first one
+                time.sleep(0.05)
+            leases.append(lease_began())
+        return None
+
+    with FakeSmtp(rule=look, users={USER: PASSWORD}) as fake:
+        sender = f"adapter: smtp, host: 127.0.0.1, port: {fake.port}, tls: never, user: env:U, password: env:P"
+        submitted(tmp_path, sendonce, sender, 1, lane=f"times: {times}")
+        assert sendonce("run", "--json")[0] == 0
+    status = json.loads(sendonce("status", "spring", "--json")[1])
+    assert (status["state"], status["sent_count"], status["in_doubt"]) == ("completed", 1, 0)
+    assert len(fake.taken) == 1
+    assert leases[-1] > leases[0]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sendonce.config import apply_config, load_config, senders_in
-from sendonce.control.doctor import examine
 from sendonce.delivery.lanes import running_lanes
 from sendonce.senders.base import Verdict
 from sendonce.stores.base import Store
@@ -59,29 +58,3 @@ def test_a_missing_package_is_named_with_the_mend() -> None:
     assert done.stdout == (
         "sender post: the adapter smtp needs the package aiosmtplib, which is not installed; install sendonce[smtp]\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("lane", "told"),
-    [
-        ("{sender: post}", True),
-        ("{sender: post, times: {request_timeout_s: 630, lease_s: 645}}", False),
-        ("{sender: box}", False),
-    ],
-)
-def test_doctor_names_lanes_that_wait_less_than_a_mail_server_may_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str, told: bool
-) -> None:
-    """RFC 5321 4.5.3.2.6: ten minutes for the answer to the final dot; what comes later is in doubt."""
-    monkeypatch.setenv("U", USER)
-    monkeypatch.setenv("P", PASSWORD)
-    store_with(tmp_path, 9, lane)
-    found = [
-        finding
-        for finding in examine(lambda: load_config(tmp_path / "sendonce.yaml", {}))
-        if finding.what == "lane bulk" and "request_timeout_s" in finding.found
-    ]
-    assert [finding.level for finding in found] == ["warn"] * told
-    if told:
-        assert "may take 630 to answer" in found[0].found
-        assert "times: {request_timeout_s: 630, lease_s: 642}" in found[0].mend

@@ -25,14 +25,12 @@ class SenderSettings(Strict):
 
     warm_up: how its volume may rise at first. extra: the extra of the package with what the adapter needs. Secrets are
     fields of the type `SecretReference` (or Optional), and named in `secrets`. paths: fields that are paths; in a file
-    they count from the file's folder, and are absolute once read. answers_within_s: how long a request may last by the
-    rules of what it speaks; a lane that gives it less time turns late answers into doubts.
+    they count from the file's folder, and are absolute once read.
     """
 
     extra: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ()
     paths: ClassVar[tuple[str, ...]] = ()
-    answers_within_s: ClassVar[float] = 0.0
 
     if TYPE_CHECKING:  # each class says its own, in the place that it has in what stores hold
         adapter: str

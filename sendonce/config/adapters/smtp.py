@@ -12,10 +12,6 @@ from sendonce.config.urls import is_loopback
 
 # RFC 8314 3: submission with TLS from the first byte, and with STARTTLS.
 PORTS: Final = {"implicit": 465, "required": 587, "if_offered": 587, "never": 25}
-# RFC 5321 4.5.3.2.6: a server may take so long to answer the final dot, and has the letter or not.
-ANSWER_MAX_S: Final = 600.0
-# What the dot may come late by, from the start of a request: connecting, the letters before it, a slow answer to MAIL.
-BEFORE_THE_DOT_S: Final = 30.0
 
 _HOST: Final = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*")
 _EHLO_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Za-z.:]{2,60}\]")
@@ -33,7 +29,6 @@ class SmtpSettings(SenderSettings):
 
     extra: ClassVar[str] = "smtp"
     secrets: ClassVar[tuple[str, ...]] = ("user", "password")
-    answers_within_s: ClassVar[float] = ANSWER_MAX_S + BEFORE_THE_DOT_S
 
     adapter: Literal["smtp"]
     host: str

@@ -1,4 +1,4 @@
-"""Claim, reclaim, advance: what the owner of a batch does, one request after the other."""
+"""Claim, reclaim, renew, advance: what the owner of a batch does, one request after the other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -94,6 +94,19 @@ def reclaim(
         tx.put(probe)
     tx.put(mine)
     return Turn(Move.GO, mine)
+
+
+def renew(tx: Tx, mine: Batch) -> bool:
+    """Begin the lease of a request in flight anew: it has left, and its owner still waits for the answer.
+
+    `mine` names the batch, the token under which it is owned, and the request. False, and nothing is written, when
+    that is not what is in flight. Nothing may be started on a renewed lease: the next request gets its own.
+    """
+    found = tx.get(Batch, mine.shard, mine.campaign_id, mine.batch_no)
+    if found is None or (found.state, found.token, found.attempt_id) != (batches.SENDING, mine.token, mine.attempt_id):
+        return False
+    tx.put(replace(found, heartbeat_at=COMMIT_TIME))
+    return True
 
 
 def advance(
