@@ -6,6 +6,7 @@ a letter's values decide (long lines, separators, subjects).
 
 import base64
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -36,6 +37,8 @@ class MimeForm:
         except UnicodeEncodeError:
             raise mime.NotUnicode(mime.HALF_A_PAIR) from None
         self._subject = _pieces(form.subject, form.prefix)
+        # What no part shows may be anything.
+        self._shown = sorted({slot for part in (self._text, self._html) if part is not None for slot in part.slots})
 
     def fill(
         self,
@@ -51,7 +54,7 @@ class MimeForm:
         try:
             subject = _filled(self._subject, values)
             head = self._head.lines(to, subject, message_id, attempt_id, extra, unsubscribe_url)
-            encoded = [value.encode() for value in values]
+            encoded = {slot: values[slot].encode() for slot in self._shown}
             text = self._text.fill(encoded) if self._text is not None else b""
             html = self._html.fill(encoded) if self._html is not None else b""
         except UnicodeEncodeError:
@@ -93,7 +96,7 @@ class _Part:
             b"\r" in shared or b"\x00" in shared,
         )
 
-    def fill(self, values: list[bytes]) -> bytes:
+    def fill(self, values: Mapping[int, bytes]) -> bytes:
         """The part with its headers; empty when the whole part is."""
         pieces = self.pieces
         written = [pieces[0]]

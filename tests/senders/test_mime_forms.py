@@ -66,6 +66,8 @@ def outcome(make: Any) -> Any:
 @example("Hi", f"{KEYS[0]}x{KEYS[0]}", "", ["a" * 498 + "\n", "", ""], {"to": "ann@one.example"})
 @example("Hi", KEYS[0], KEYS[1], ["", "", ""], {"to": "ann@one.example"})
 @example("Hi", KEYS[0], KEYS[1], ["text alone", "", ""], {"to": "ann@one.example"})
+@example("", "", "", ["", "", "\ud800"], {"to": "ann@one.example"})
+@example("", KEYS[0], "", ["a", "\ud800", ""], {"to": "ann@one.example"})
 def test_a_filled_form_is_the_plain_message(
     subject: str, text: str, html: str, values: list[str], fields: dict[str, Any]
 ) -> None:
