@@ -45,12 +45,15 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
     \b
     With --json: {at, scopes}; with --watch too, one line for each look. A scope:
       scope             lane:NAME, sender:NAME, or that of another limit
-      sender            the lane's; null for other scopes
+      sender            the lane's; null for other scopes, as the next two
+      fallback          the lane's second sender, null without one
+      sender_now        by which of both its letters go now
       limits            name, limit (as written; of a warm-up its day), kind
                         (rate, cap), most, used, free, slow (1, or what
                         throttling left of a rate), next_permit_at (null: now)
       recipients_per_s  over the last minute; null where it is not known
-      open              recipients without an outcome in campaigns not over
+      open              recipients without an outcome in campaigns not over;
+                        of a sender, in the lanes that go by it now
       waiting           reason, recipients, scope, limit, until
       stops             scope, kind, reason, since, until, mend
     Times are UTC. What has no limit, or no end by itself, is null.
@@ -81,7 +84,7 @@ def _document(at: datetime, scopes: list[ScopeUse]) -> dict[str, Any]:
 def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:
     made = table("", "limit", "free", "next permit", "speed", right=("free", "next permit", "speed"))
     for scope in scopes:
-        name = _name(scope.scope) + (f" → {scope.sender}" if scope.sender else "")
+        name = _name(scope.scope) + (f" → {scope.sender_now}" if scope.sender_now else "")
         digits = 2 if scope.per_s and scope.per_s < 1 else 1
         speed = "-" if scope.per_s is None else f"{number(scope.per_s, digits)}/s"
         rows = [_limit_cells(use, at) for use in scope.limits] or [("no limit", "-", "now")]
@@ -89,7 +92,14 @@ def _view(at: datetime, scopes: list[ScopeUse]) -> RenderableType:
             made.add_row(name, *row, speed)
             name = speed = ""
     notes = [note for scope in scopes for note in _notes(scope, at)]
-    return Group(made, *([Text()] if notes else []), *(Text(note, "yellow") for note in notes))
+    spare = [f"{_name(scope.scope)}: its fallback is {scope.fallback}" for scope in scopes if _spare(scope)]
+    lines = [*(Text(note, "yellow") for note in notes), *(Text(line, "dim") for line in spare)]
+    return Group(made, *([Text()] if lines else []), *lines)
+
+
+def _spare(scope: ScopeUse) -> bool:
+    """Whether a lane has a second sender that it does not go by now."""
+    return scope.fallback is not None and scope.sender_now == scope.sender
 
 
 def _name(scope: str) -> str:
@@ -113,6 +123,8 @@ def _notes(scope: ScopeUse, at: datetime) -> list[str]:
         for use in scope.limits
         if use.slow < 1
     ]
+    if scope.sender_now != scope.sender:
+        notes.append(f"{name}: goes by its fallback {scope.sender_now} until sender {scope.sender} can send again")
     notes += [stop_text(stop) for stop in scope.stops]
     if scope.scope.startswith("lane:"):
         notes += [f"{name}: {_waiting(waiting)}" for waiting in scope.waiting]

@@ -34,7 +34,7 @@ from sendonce.control.rounds import Retried
 from sendonce.control.schedule import start_of
 from sendonce.control.sender_health import WELL
 from sendonce.control.status import Jobs, Status, all_statuses, campaign_status
-from sendonce.control.stops import Stop
+from sendonce.control.stops import MOVES, Stop
 from sendonce.control.stream_names import STREAM, day_ends
 from sendonce.control.worth import BY_DEFAULT
 
@@ -243,7 +243,11 @@ def _two_columns(left: Table, right: Table) -> Table:
 
 def stop_text(stop: Stop) -> str:
     """What is stopped, why, until when, and what a person can do about it."""
-    what = f"{stop.what.replace(':', ' ')} is {stop.kind.split('_')[-1]}{f': {stop.reason}' if stop.reason else ''}"
+    opened = stop.kind == "breaker_open"
+    how = "has its breaker open" if opened else f"is {stop.kind.split('_')[-1]}"
+    what = f"{stop.what.replace(':', ' ')} {how}{f': {stop.reason}' if stop.reason else ''}"
+    if opened and stop.until is not None:
+        return f"{what}; tried again at {moment(stop.until)}{f'; {stop.mend}' if stop.mend else ''}"
     if stop.until is not None:
         return f"{what}, until {moment(stop.until)}"
     return f"{what}; {stop.mend}, then `sendonce run`" if stop.mend else what
@@ -257,15 +261,16 @@ def silent_text(jobs: Jobs) -> str:
 def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
+    moved = found.sender_now != found.sender
     hints = [
         f"{counted(count, 'batch', 'batches')}: {wait_words(reason)}"
         for reason, count in found.counts.waiting.items()
-        if reason != found.campaign.state
+        if reason != found.campaign.state and not (moved and reason in MOVES)
     ]
     hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
     if found.health.state != WELL and found.campaign.state not in ENDED:
         hints.append(health_text(found.health))
-        if found.sender_now != found.sender:
+        if moved:
             hints.append(f"Meanwhile what was not sent goes by sender {found.sender_now}")
     if found.retries is not None and not found.retries.done and found.campaign.state not in (CANCELLING, "cancelled"):
         hints.append(

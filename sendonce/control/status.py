@@ -148,6 +148,7 @@ def all_statuses(store: Store) -> list[Status]:
 def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     now = reader.now()
     sender = sender_of(reader, campaign)
+    by = sender_now(reader, campaign.priority, sender, fallback_of(reader, campaign), now)
     progress = reader.get(Progress, campaign.campaign_id)
     counts = count(reader, campaign.campaign_id) if in_full else quick_count(reader, campaign.campaign_id)
     active_s = active_seconds(campaign, progress, now)
@@ -163,7 +164,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         counts=counts,
         percent=found.percent,
         rate_per_s=found.rate_per_s,
-        eta_s=None if _capped(reader, campaign, sender, counts) else found.eta_s,
+        eta_s=None if _capped(reader, campaign, by, counts) else found.eta_s,
         active_s=active_s,
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
@@ -171,7 +172,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         reasons=_reasons(reader, campaign, counts) if in_full else None,
         stops=[] if campaign.state in ENDED else stops_of(reader, campaign.priority, sender, now),
         sender=sender,
-        sender_now=sender_now(reader, campaign.priority, sender, fallback_of(reader, campaign), now),
+        sender_now=by,
         health=sender_health(reader, sender, now),
         late_notices=late_notices(reader, now) if in_full else None,
         retries=retried(reader, campaign.campaign_id) if in_full else None,

@@ -68,13 +68,16 @@ class Waiting:
 class ScopeUse:
     """A lane, a sender, or another scope that has limits.
 
-    sender: the lane's. per_s: recipients a second handed to the provider over the last minute; None where nothing
-    tells. open: recipients without an outcome in campaigns of the lane that are not over (of the lanes of a sender).
-    waiting: of those, who waits for what; the others are due or under way. stops: what keeps it from sending.
+    sender, fallback: the lane's. sender_now: by which of them its new requests go. per_s: recipients a second handed
+    to the provider over the last minute; None where nothing tells. open: recipients without an outcome in campaigns of
+    the lane that are not over; of a sender, in those of the lanes that go by it now. waiting: of those, who waits for
+    what; the others are due or under way. stops: what keeps it from sending, a lane by the sender that it goes by now.
     """
 
     scope: str
     sender: str | None
+    fallback: str | None
+    sender_now: str | None
     limits: list[LimitUse]
     per_s: float | None
     open: int
@@ -85,6 +88,8 @@ class ScopeUse:
         return {
             "scope": self.scope,
             "sender": self.sender,
+            "fallback": self.fallback,
+            "sender_now": self.sender_now,
             "limits": [limit.as_json() for limit in self.limits],
             "recipients_per_s": None if self.per_s is None else round(self.per_s, 2),
             "open": self.open,

@@ -21,11 +21,12 @@ from sendonce.config.stored import limit_text
 from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
 from sendonce.control.progress import LARGE
 from sendonce.control.schedule import starts_later
-from sendonce.control.stops import Stop, stops_of
+from sendonce.control.stops import Stop, sender_now, stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches
 from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
 from sendonce.delivery.limits import Wait, ask, limits_of, outlook
+from sendonce.senders.base import name_in
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 # Over which time a speed is measured.
@@ -34,11 +35,14 @@ SPEED_OVER_S: Final = 60.0
 
 @dataclass
 class _Lane:
-    """A lane while it is looked at."""
+    """A lane while it is looked at. by: the one of its senders by which new requests go now; stops: what keeps that
+    from sending. sent: recipients of the last minute, by the account that they went to."""
 
     sender: str
+    fallback: str | None
+    by: str
     stops: list[Stop]
-    sent: float = 0.0
+    sent: Counter[str] = field(default_factory=Counter)
     open: int = 0
     waiting: list[Waiting] = field(default_factory=list)
 
@@ -64,7 +68,7 @@ def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:
         for scope in _in_order({*settings, *(limit.scope for limit in limits)})
     }
     lanes = {
-        scope: _Lane(str(value["sender"]), stops_of(reader, scope.removeprefix("lane:"), str(value["sender"]), now))
+        scope: _lane(reader, scope.removeprefix("lane:"), value, now)
         for scope, value in settings.items()
         if scope.startswith("lane:")
     }
@@ -73,6 +77,12 @@ def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:
         if lane is not None:
             _add(reader, lane, campaign, uses, now)
     return now, [_scope(reader, scope, uses, lanes, now) for scope in uses]
+
+
+def _lane(reader: Reader, name: str, setting: dict[str, Any], now: datetime) -> _Lane:
+    sender, fallback = str(setting["sender"]), setting.get("fallback")
+    by = sender_now(reader, name, sender, fallback, now)
+    return _Lane(sender, fallback, by, stops_of(reader, name, by, now))
 
 
 def _in_order(scopes: Iterable[str]) -> list[str]:
@@ -121,7 +131,7 @@ def _add(reader: Reader, lane: _Lane, campaign: Campaign, uses: dict[str, list[L
     """What a campaign adds to its lane: what was sent in the last minute, and who waits."""
     lately = campaign.finished_at is not None and (now - campaign.finished_at).total_seconds() <= SPEED_OVER_S
     if campaign.state in (RUNNING, PAUSED, HALTED, CANCELLING) or lately:
-        lane.sent += _sent_since(reader, campaign, now - timedelta(seconds=SPEED_OVER_S))
+        lane.sent.update(_sent_since(reader, campaign, now - timedelta(seconds=SPEED_OVER_S)))
     if campaign.state not in (RUNNING, PAUSED, HALTED):
         return
     groups = reader.tally(
@@ -149,7 +159,7 @@ def _waits(
     if lane.stops:
         first = lane.stops[0]
         return [Waiting(first.kind, everybody, first.what, "", first.until)]
-    drawn = [f"lane:{campaign.priority}", f"sender:{lane.sender}", f"warmup:{lane.sender}"]
+    drawn = [f"lane:{campaign.priority}", f"sender:{lane.by}", f"warmup:{lane.by}"]
     if full := _full(drawn, uses):
         return [replace(full, recipients=everybody)]
     later = [group for group in idle if group["due_at"] > now and group["state"] == batches.PENDING]
@@ -185,22 +195,24 @@ def _tightest(scopes: Sequence[str], uses: dict[str, list[LimitUse]]) -> Waiting
     return Waiting("limit", 0, scope, text) if share < 1 else Waiting("limit", 0)
 
 
-def _sent_since(reader: Reader, campaign: Campaign, since: datetime) -> float:
-    """Recipients whose requests ended since then, save those that were surely not sent.
+def _sent_since(reader: Reader, campaign: Campaign, since: datetime) -> Counter[str]:
+    """Recipients whose requests ended since then, save those that were surely not sent, by the account asked.
 
     Attempts have no order in time, so the batches that were touched since tell where to look. Of a stream with very
     many batches some shards are looked at, and stand for all: which shard a send is in is up to a hash.
     """
     touched = ("finished_at", "heartbeat_at", "claimed_at")
-    sent = 0
+    sent: Counter[str] = Counter()
     shards = _shards_looked_at(reader, campaign)
     for shard in shards or (ANY_SHARD,):
         for group in reader.tally(Batch, shard, campaign.campaign_id, by=("shard", "batch_no", *touched)):
             if any(group[name] is not None and group[name] >= since for name in touched):
                 for attempt in reader.scan(Attempt, group["shard"], campaign.campaign_id, group["batch_no"]):
                     if attempt.finished_at >= since and attempt.verdict != "not_sent":
-                        sent += len(unpack(attempt.ordinals))
-    return sent * SHARDS / len(shards) if shards else sent
+                        sent[attempt.provider] += len(unpack(attempt.ordinals))
+    if shards:
+        return Counter({account: times * SHARDS // len(shards) for account, times in sent.items()})
+    return sent
 
 
 def _shards_looked_at(reader: Reader, campaign: Campaign) -> range:
@@ -219,26 +231,33 @@ def _scope(
         return ScopeUse(
             scope,
             lane.sender,
+            lane.fallback,
+            lane.by,
             uses[scope],
-            lane.sent / SPEED_OVER_S,
+            lane.sent.total() / SPEED_OVER_S,
             lane.open,
             _merged(lane.waiting),
             [stop for stop in lane.stops if not stop.what.startswith("sender:")],
         )
     if kind == "sender":
-        own = [lane for lane in lanes.values() if lane.sender == name]
+        senders = [scope.removeprefix("sender:") for scope in uses if scope.startswith("sender:")]
+        sent = sum((lane.sent for lane in lanes.values()), Counter[str]())
         return ScopeUse(
             scope,
             None,
+            None,
+            None,
             uses[scope],
-            sum(lane.sent for lane in own) / SPEED_OVER_S,
-            sum(lane.open for lane in own),
-            _merged(waiting for lane in own for waiting in lane.waiting if waiting.scope == scope),
+            sum(times for account, times in sent.items() if name_in(account, senders) == name) / SPEED_OVER_S,
+            sum(lane.open for lane in lanes.values() if lane.by == name),
+            _merged(found for lane in lanes.values() for found in lane.waiting if found.scope == scope),
             [stop for stop in stops_of(reader, "", name, now) if stop.what.startswith("sender:")],
         )
     waiting = _merged(found for lane in lanes.values() for found in lane.waiting if found.scope == scope)
     return ScopeUse(
         scope,
+        None,
+        None,
         None,
         uses[scope],
         _granted_per_s(reader, scope, now),

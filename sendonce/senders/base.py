@@ -5,7 +5,7 @@ leaves. `send` makes one provider call and says only what it can prove (DELIVERY
 never by exception class).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -82,6 +82,15 @@ class Reply:
     exceptions: Mapping[int, tuple[Verdict, int, str]] = field(default_factory=dict)
 
 
+def name_in(identity: str, names: Iterable[str]) -> str | None:
+    """Which of these senders an `identity` is of; None for that of a sender which is not among them."""
+    beginning, slash, _ = identity.partition("/")
+    known = list(names)
+    if beginning in known:
+        return beginning
+    return next((name for name in known if slash and name[:50] == beginning), None)
+
+
 class Unsendable(Exception):
     """A letter that no call of this adapter can carry: its `Outcome` byte, and a detail without personal data."""
 
@@ -102,7 +111,8 @@ class Sender(Protocol):
     def identity(self) -> str:
         """The account or place that knows this sender's requests: a repeat under the same key goes there or nowhere.
 
-        At most 64 characters, stable over restarts; it changes when the settings point to somewhere else.
+        The sender's name; or, so that it changes when the settings point to somewhere else, the first 50 characters
+        of the name, a slash and what tells one place from another. At most 64 characters, stable over restarts.
         """
 
     def prepare(self, request: Request) -> Prepared:

@@ -2,12 +2,14 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
-from schemas.tables import Limit
-from sendonce.stores.base import Store
+from schemas.tables import Limit, Permit, Switch
+from sendonce.stores.base import Store, Tx
 from tests.cli.conftest import Call, hears_ctrl_c
-from tests.control.made import seal
+from tests.control.made import batch_row, seal
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +52,9 @@ def test_lanes_as_json_have_the_documented_keys(sendonce: Call, store: Store) ->
     bulk = next(scope for scope in found["scopes"] if scope["scope"] == "lane:bulk")
 
     assert list(found) == ["at", "scopes"]
-    assert list(bulk) == ["scope", "sender", "limits", "recipients_per_s", "open", "waiting", "stops"]
+    assert list(bulk) == [
+        "scope", "sender", "fallback", "sender_now", "limits", "recipients_per_s", "open", "waiting", "stops"
+    ]  # fmt: skip
     assert bulk["sender"] == "outbox"
     assert bulk["limits"][0] == {
         "name": "rate",
@@ -62,6 +66,63 @@ def test_lanes_as_json_have_the_documented_keys(sendonce: Call, store: Store) ->
         "slow": 0.5,
         "next_permit_at": None,
     }
+
+
+def failed_over(sendonce: Call, folder: Path, store: Store) -> None:
+    """Bulk goes by its fallback, whose cap is used up."""
+    limited(store)
+    (folder / "sendonce.yaml").write_text(
+        "senders:\n"
+        "  transactional: {adapter: outbox, path: one, limits: [{rate: 100/s}]}\n"
+        "  second-account: {adapter: outbox, path: two, limits: [{cap: 2/hour}]}\n"
+        "lanes:\n"
+        "  bulk: {sender: transactional, fallback: second-account, limits: [{rate: 500/s}]}\n"
+        "  high: {sender: second-account, fallback: transactional}\n"
+    )
+    assert sendonce("config", "apply").code == 0
+
+    def work(tx: Tx) -> None:
+        now = tx.now()
+        switch = Switch("sender:transactional", "open", now, "w", "connect", now + timedelta(minutes=5))
+        tx.put(replace(switch, detail='{"failures": 5, "opened": 1}'))
+        tx.put(Permit("sender:second-account", now, "01A", 2, now))
+
+    store.transact(work, tag="test")
+
+
+def test_lanes_and_status_say_the_same_of_a_lane_that_goes_by_its_fallback(
+    sendonce: Call, folder: Path, store: Store
+) -> None:
+    failed_over(sendonce, folder, store)
+
+    lanes = sendonce("lanes")
+    said = " ".join(lanes.out.split())
+    scopes = {scope["scope"]: scope for scope in sendonce("lanes", "--json").json["scopes"]}
+    status = sendonce("status", "spring", "--json").json
+
+    assert lanes.widest <= 80
+    assert "lane bulk → second-account" in said
+    assert "lane bulk: goes by its fallback second-account until sender transactional can send again" in said
+    assert "sender transactional has its breaker open: connect; tried again at" in said
+    assert "lane bulk: 4 recipients wait for sender second-account, 2/hour, until" in said
+    assert "lane high: its fallback is transactional" in said
+    assert "the provider fails" not in said
+    assert scopes["lane:bulk"]["sender_now"] == status["sender_now"] == "second-account"
+    assert scopes["lane:bulk"]["sender"] == status["sender"] == "transactional"
+    assert [waiting["scope"] for waiting in scopes["lane:bulk"]["waiting"]] == ["sender:second-account"]
+
+
+def test_batches_that_a_breaker_sent_away_do_not_wait_for_it_once_a_fallback_takes_them(
+    sendonce: Call, folder: Path, store: Store
+) -> None:
+    failed_over(sendonce, folder, store)
+    away = replace(batch_row(store, "spring", 0), wait_reason="breaker_open")
+    store.transact(lambda tx: tx.put(away), tag="test")
+
+    said = " ".join(sendonce("status", "spring").out.split())
+
+    assert "Meanwhile what was not sent goes by sender second-account" in said
+    assert "trying again later" not in said
 
 
 def test_lanes_of_a_store_without_any_say_what_to_do(sendonce: Call, store: Store) -> None:

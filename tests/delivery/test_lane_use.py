@@ -5,15 +5,23 @@ from datetime import timedelta
 
 import pytest
 
-from schemas.tables import Limit, Permit
+from schemas.tables import Limit, Permit, Switch
+from sendonce.config import apply_config, load_config
 from sendonce.control.stops import stop_sending
 from sendonce.delivery.lane_report import ScopeUse
 from sendonce.delivery.lane_use import lane_uses
+from sendonce.senders.base import name_in
 from tests.delivery.world import TERMS, World
+from tests.fakes import Action, FakeSender
 
-OUTBOX = replace(TERMS, sender="outbox", scopes=("lane:bulk", "sender:outbox"))
+OUTBOX = replace(TERMS, sender="outbox", provider="outbox/0a1b2c3d", scopes=("lane:bulk", "sender:outbox"))
+BACKUP = replace(OUTBOX, sender="backup", provider="backup", scopes=("lane:bulk", "sender:backup"))
 RATE = Limit("lane:bulk", "rate", "rate", per_s=10.0, burst=20)
 CAP = Limit("sender:outbox", "cap:3600", "cap", most=50, window_s=3600.0)
+WITH_FALLBACK = {
+    "senders": {"outbox": {"adapter": "outbox"}, "backup": {"adapter": "outbox", "path": "backup"}},
+    "lanes": {"bulk": {"sender": "outbox", "fallback": "backup"}},
+}
 
 
 def scopes(world: World) -> dict[str, ScopeUse]:
@@ -22,7 +30,36 @@ def scopes(world: World) -> dict[str, ScopeUse]:
 
 def send(world: World, batches: int) -> None:
     for _ in range(batches):
-        world.deliver(world.sender(), OUTBOX)
+        world.deliver(FakeAccount(world.log, name="outbox"), OUTBOX)
+
+
+class FakeAccount(FakeSender):
+    """Identified as adapters are whose place may change."""
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name}/0a1b2c3d"
+
+
+def fail_over(world: World, kind: str = "open", sender: str = "outbox") -> None:
+    """Give bulk a second sender, and make one that cannot send."""
+    apply_config(world.store, load_config(None, {}).model_validate(WITH_FALLBACK), "test")
+    until = None if kind == "halted" else world.now() + timedelta(minutes=5)
+    row = Switch(f"sender:{sender}", kind, world.now(), "w", "connect", until, '{"failures": 5, "opened": 1}')
+    world.store.transact(lambda tx: tx.put(row), tag="test")
+
+
+def calls(world: World, sender: str) -> list[Action]:
+    return [action for action in world.log.actions if action.what == "called" and action.sender == sender]
+
+
+def by_backup(world: World) -> None:
+    """Deliver a batch as a lane does whose own sender cannot send."""
+    owner = world.owner(
+        FakeAccount(world.log, name="outbox"), replace(OUTBOX, fallback=BACKUP), fallback=world.sender(name="backup")
+    )
+    (reference,) = world.plan(replace(OUTBOX, fallback=BACKUP), 1)
+    owner.deliver(world.render(reference))
 
 
 def test_lanes_and_senders_without_limits_are_there_too(world: World) -> None:
@@ -103,8 +140,6 @@ def test_what_the_provider_throttled_is_shown(world: World) -> None:
 
 
 def test_a_rate_is_shown_as_it_was_written(world: World) -> None:
-    from sendonce.config import apply_config, load_config
-
     world.campaign([4])
     config = load_config(None, {})
     bulk = config.lanes["bulk"].model_validate(
@@ -153,3 +188,74 @@ def test_a_warm_up_shows_the_step_of_now(
 
     assert (use.text, use.most, use.free) == (text.format(starts), most, free)
     assert [w.recipients for w in scopes(world)["lane:bulk"].waiting] == ([4] if days < 0 else [])
+
+
+def test_a_lane_names_its_fallback_and_by_whom_it_goes(world: World) -> None:
+    world.campaign([4])
+    fail_over(world, "failing")
+    bulk, high = scopes(world)["lane:bulk"], scopes(world)["lane:high"]
+    assert (bulk.sender, bulk.fallback, bulk.sender_now) == ("outbox", "backup", "outbox")
+    assert (high.sender, high.fallback, high.sender_now) == ("outbox", None, "outbox")
+
+
+@pytest.mark.parametrize("kind", ["open", "probing", "halted"])
+def test_nobody_waits_for_a_sender_while_letters_go_by_its_fallback(world: World, kind: str) -> None:
+    world.campaign([4, 4])
+    fail_over(world, kind)
+
+    found = scopes(world)
+
+    assert found["lane:bulk"].sender_now == "backup"
+    assert found["lane:bulk"].waiting == []
+    assert found["lane:bulk"].stops == []
+    assert [stop.what for stop in found["sender:outbox"].stops] == ["sender:outbox"]
+    assert (found["sender:outbox"].open, found["sender:backup"].open) == (0, 8)
+
+
+def test_what_went_by_a_fallback_counts_as_its_speed(world: World) -> None:
+    world.campaign([30, 60])
+    send(world, 1)
+    fail_over(world)
+    by_backup(world)
+
+    found = scopes(world)
+
+    assert sorted(found[f"sender:{name}"].per_s or 0.0 for name in ("outbox", "backup")) == [0.5, 1.0]
+    assert found["sender:backup"].per_s == pytest.approx(found["lane:bulk"].per_s - found["sender:outbox"].per_s)  # type: ignore[operator]
+    assert found["lane:bulk"].per_s == pytest.approx(1.5)
+    assert found["sender:outbox"].per_s == pytest.approx(sum(len(one.ordinals) for one in calls(world, "outbox")) / 60)
+
+
+def test_the_limit_of_the_fallback_is_what_its_lane_waits_for(world: World) -> None:
+    world.campaign([50, 50])
+    fail_over(world)
+    full = replace(CAP, most=1)
+    world.limit(full, replace(CAP, scope="sender:backup"))
+    world.store.transact(lambda tx: tx.put(Permit("sender:outbox", tx.now(), "01A", 1, tx.now())), tag="test")
+    assert scopes(world)["lane:bulk"].waiting == [], "its own sender's cap is used up, and counts no more"
+    by_backup(world)
+
+    (waiting,) = scopes(world)["lane:bulk"].waiting
+
+    assert (waiting.reason, waiting.recipients, waiting.scope) == ("limit", 50, "sender:backup")
+    assert scopes(world)["sender:backup"].waiting == [waiting]
+
+
+def test_a_lane_of_which_no_sender_can_send_waits_for_its_own(world: World) -> None:
+    world.campaign([4])
+    fail_over(world)
+    fail_over(world, sender="backup")
+
+    found = scopes(world)
+
+    assert found["lane:bulk"].sender_now == "outbox"
+    assert [(w.reason, w.scope) for w in found["lane:bulk"].waiting] == [("breaker_open", "sender:outbox")]
+
+
+def test_an_account_is_its_senders_by_name(world: World) -> None:
+    long = "a" * 64
+    assert name_in("mail", ["mail", "mail-2"]) == "mail"
+    assert name_in("mail-2/0a1b2c3d", ["mail", "mail-2"]) == "mail-2"
+    assert name_in(f"{long[:50]}/0a1b2c3d", ["mail", long]) == long
+    assert name_in("gone/0a1b2c3d", ["mail"]) is None
+    assert name_in(long[:50], [long]) is None

@@ -25,7 +25,7 @@ import pytest
 from schemas.ids import attempt_id
 from schemas.letters import FormLetter, Letter, Letters, slot_key
 from schemas.outcomes import Outcome
-from sendonce.senders.base import Reply, Request, Sender, Unsendable, Verdict
+from sendonce.senders.base import Reply, Request, Sender, Unsendable, Verdict, name_in
 
 # Letters hold these, and nothing that an adapter says may.
 CANARY_ADDRESS = "canary.person@mailbox.example"
@@ -163,6 +163,7 @@ class Conformance:
         assert (can.idempotency_window_s is not None) == self.knows_repeats
         assert 1 <= len(account.sender.identity) <= 64
         assert account.sender.identity == account.sender.identity
+        assert name_in(account.sender.identity, ["another", account.sender.name]) == account.sender.name
         assert account.sender.name
 
     # -- prepare ------------------------------------------------------------------------------------------------
