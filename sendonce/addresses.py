@@ -49,6 +49,11 @@ _SPECIAL: Final = re.compile(r'[()<>@,:;".\[\]\\]')
 _NEVER_IN_A_HEADER: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
+# Names that nobody can own: RFC 2606 and RFC 6761 keep them for documentation and tests.
+_PLACEHOLDER_ENDINGS: Final = frozenset({"example", "invalid", "test", "localhost"})
+_PLACEHOLDER_DOMAINS: Final = frozenset({"example.com", "example.net", "example.org"})
+
+
 class Address(NamedTuple):
     """`wire`: as it goes out, local part as given (NFC), domain an A-label in lower case.
 
@@ -111,6 +116,17 @@ def sender_address(raw: str, *, strict: bool = True) -> str:
     if parseaddr(address) != (name, wire):
         raise BadAddress("has a name that cannot be told from an address")
     return address
+
+
+def domain_of(address: str) -> str:
+    """The domain of one address, with a name before it or without, in lower case."""
+    return address.rpartition("@")[2].strip().rstrip(">").lower()
+
+
+def is_placeholder(domain: str) -> bool:
+    """Whether a domain can never be anybody's, nor any below it: it stands in examples (RFC 2606, RFC 6761)."""
+    labels = domain.lower().rstrip(".").split(".")
+    return labels[-1] in _PLACEHOLDER_ENDINGS or ".".join(labels[-2:]) in _PLACEHOLDER_DOMAINS
 
 
 def fits_a_header(text: str) -> bool:

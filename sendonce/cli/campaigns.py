@@ -16,7 +16,7 @@ from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, RUNNING, Change
 from sendonce.control.expiry import NEVER, end_of, read_end, with_end
 from sendonce.control.forecast import Forecast, forecast
-from sendonce.control.guards import start_obstacle
+from sendonce.control.guards import letter_problems, start_obstacle
 from sendonce.control.schedule import NOW, read_start, starts_later, with_start
 from sendonce.control.status import running_jobs
 from sendonce.moments import utc_text_or_none
@@ -55,6 +55,9 @@ def submit(session: Session, campaign: str, yes: bool, at: str | None, expires: 
             err().print(Text("The time given is past, so it starts now.", "yellow"))
         if not session.as_json:
             out().print(_plan(plan))
+        if plan.real:
+            for place, problem in letter_problems(row):
+                err().print(Text(f"Its {place} {problem}.", "yellow"), soft_wrap=True)
         if warning := _unrehearsed(plan):
             err().print(Text(warning, "yellow"))
         if plan.real and not yes:
@@ -91,7 +94,10 @@ def _plan(plan: Forecast) -> Table:
     facts = [
         ("recipients", number(plan.recipients)),
         ("sender", f"{plan.sender}{adapter}"),
+        *((("fallback", plan.fallback),) if plan.fallback is not None else ()),
         ("from", plan.campaign.from_address),
+        *((("reply to", plan.reply_to),) if plan.reply_to is not None else ()),
+        ("unsubscribe", plan.unsubscribe or "no links"),
         *(("limit", text) for text in plan.limits),
         *((("starts", moment(plan.starts_at)),) if plan.starts_at is not None else ()),
         ("takes", "not known yet" if plan.seconds is None else _at_least(plan.seconds, plan.starts_at)),

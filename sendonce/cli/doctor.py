@@ -12,10 +12,14 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("fail", "b
 
 
 @click.command()
+@click.option("--offline", is_flag=True, help="Do not connect to the providers of senders, nor to Pub/Sub.")
 @with_session
-def doctor(session: Session) -> None:
-    """Look over this installation and say what to mend. Exit code 1 if something must be mended."""
-    findings = examine(lambda: session.config)
+def doctor(session: Session, offline: bool) -> None:
+    """Look over this installation and say what to mend. Exit code 1 if something must be mended.
+
+    Connects to the provider of each sender that a lane uses, and logs in at a mail server; sends nothing.
+    """
+    findings = examine(lambda: session.config, offline=offline)
     if session.as_json:
         print_json(
             [

@@ -65,6 +65,7 @@ _TRIGGERS: Final = {
     "wrong_state": "the campaign's state is against it",
     "no_guard": "the store or its guards are against it",
     "no_unsubscribe": "the campaign has no unsubscribe links",
+    "placeholder": "its letters come from an example's address",
     "template_fault": "no letter can be made from the template",
     "snapshot_fault": "recipients or template are not as sealed",
     "not_allowed": "settings are against these letters",

@@ -14,6 +14,7 @@ from sendonce.config.adapters import AnySender
 from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.faults import ConfigFault
 from sendonce.config.model import LANE_NAMES, Config, DomainGroup, Lane
+from sendonce.config.placeholders import placeholders, reaches_people, used_senders
 from sendonce.mailboxes import DomainGroups
 from sendonce.stores.base import Reader, Store, Tx
 
@@ -64,12 +65,16 @@ def _inside(value: str) -> dict[str, str]:
 def apply_config(store: Store, config: Config, by: str) -> list[ConfigChange]:
     """Bring the store's lanes, limits, senders, guards, topics and from address to the settings, in one transaction.
 
-    Returns what changed. ConfigFault if the store was made for another environment than the configuration names.
-    Applying the same twice changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
+    Returns what changed. ConfigFault if the store was made for another environment than the configuration names, and
+    for addresses from examples in a store for production whose lanes send by a provider. Applying the same twice
+    changes nothing. A limit that stays keeps its level: applying does not refill a bucket.
     """
 
     def work(tx: Tx) -> list[ConfigChange]:
         _check_environment(tx, config, store.url)
+        to_people = is_production(tx) and any(reaches_people(sender) for sender in used_senders(config))
+        if to_people and (problems := list(placeholders(config))):
+            raise ConfigFault(*problems)
         now = tx.now()
         changes, writes, removals = _differences(tx, config, by, now)
         tx.delete(*removals)
@@ -92,6 +97,12 @@ def _check_environment(reader: Reader, config: Config, url: str) -> None:
         )
 
 
+def is_production(reader: Reader) -> bool:
+    """Whether a store was made for letters to real people."""
+    row = reader.get(Meta, "environment")
+    return row is not None and row.value == b"production"
+
+
 def check_environment(store: Store, config: Config) -> None:
     """ConfigFault if the store was made for another environment than the configuration names."""
     store.read(lambda reader: _check_environment(reader, config, store.url))
@@ -111,6 +122,12 @@ def lanes_in(store: Store) -> dict[str, Lane]:
 def senders_in(store: Store) -> dict[str, SenderSettings]:
     """The senders that jobs may use, by name. ConfigFault when none were applied."""
     return {row.name: _parse(_SENDER, row) for row in _settings(store, "sender")}
+
+
+def sender_in(reader: Reader, name: str) -> SenderSettings | None:
+    """One sender as it was applied; None for one that the store does not hold."""
+    row = reader.get(Setting, "sender", name)
+    return _parse(_SENDER, row) if row is not None else None
 
 
 def applied_revision(reader: Reader) -> str:

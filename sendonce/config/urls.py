@@ -28,6 +28,12 @@ def base_url_problem(url: str) -> str:
     return "must be an https address (http only for this machine), like https://api.provider.example"
 
 
+def endpoint_of(url: str) -> tuple[str, int]:
+    """Host and port of a URL without a problem, as `base_url_problem` means it."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name can only mean this machine (RFC 6761 6.3 for `localhost`)."""
     if host == "localhost":

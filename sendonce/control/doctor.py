@@ -6,11 +6,12 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from schemas.tables import SCHEMA_VERSION, Meta
 from sendonce.config import (
@@ -23,18 +24,21 @@ from sendonce.config import (
     senders_in,
     topics_in,
 )
+from sendonce.config.placeholders import address_problem, placeholders, reaches_people, used_senders
 from sendonce.config.secrets import resolve
 from sendonce.control.doubts import list_doubts
+from sendonce.control.findings import Finding, Level, from_text
 from sendonce.control.guards import sender_obstacle
 from sendonce.control.notices import LATE, notices_text, waiting_notices
+from sendonce.control.reaching import reach_senders
 from sendonce.control.sender_health import unwell_senders
 from sendonce.control.topics import check_topic
+from sendonce.rendering.catalogue import find_template, manifest_of, template_names
+from sendonce.rendering.faults import TemplateFault
 from sendonce.stores.base import Store, StoreError
 from sendonce.stores.opening import open_store, store_environment
 from sendonce.stores.sqlite import sqlite_path
 from sendonce.times import check_times
-
-Level = Literal["ok", "warn", "fail"]
 
 DISK_FAIL_BYTES: Final = 100 * 1024**2
 DISK_WARN_BYTES: Final = 1024**3
@@ -42,18 +46,13 @@ DISK_WARN_BYTES: Final = 1024**3
 CLOCK_WARN_S: Final = 2.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """level: ok, warn (works, but look at it) or fail. `mend` is empty when all is well."""
+def examine(
+    load: Callable[[], Config], *, offline: bool = False, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> list[Finding]:
+    """Everything there is to say of an installation. load: reads the settings. No fault of it is raised.
 
-    level: Level
-    what: str
-    found: str
-    mend: str = ""
-
-
-def examine(load: Callable[[], Config], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> list[Finding]:
-    """Everything there is to say of an installation. load: reads the settings. No fault of it is raised."""
+    offline: without a look at the providers of senders and at topics.
+    """
     findings = [*_python(), *_packages()]
     try:
         config = load()
@@ -64,15 +63,16 @@ def examine(load: Callable[[], Config], *, now: Callable[[], datetime] = lambda:
     try:
         store = open_store(config.store)
     except StoreError as fault:
-        return [*findings, _from_text("store", str(fault))]
+        return [*findings, from_text("store", str(fault))]
     try:
         return [
             *findings,
             *_store(store),
             *_clock(store, now()),
             *_applied(store, config),
-            *_lanes(store),
-            *_topics(store, config),
+            *_addresses(store, config),
+            *_lanes(store, offline=offline),
+            *_topics(store, config, offline=offline),
         ]
     finally:
         store.close()
@@ -109,16 +109,14 @@ def _version_fault(name: str, wanted: str) -> str:
 
 
 def _templates(config: Config) -> Iterator[Finding]:
-    from sendonce.rendering.catalogue import find_template, template_names
     from sendonce.rendering.check import check_template
-    from sendonce.rendering.faults import TemplateFault
 
     good = []
     for name in template_names(config.template_folders()):
         try:
             findings = check_template(find_template(name, config.template_folders()))
         except TemplateFault as fault:
-            yield _from_text(f"template {name}", str(fault))
+            yield from_text(f"template {name}", str(fault))
             continue
         if errors := sum(found.level == "error" for found in findings):
             mend = f"`sendonce check {name}` lists them"
@@ -174,7 +172,7 @@ def _store(store: Store) -> Iterator[Finding]:
         # Deleting a row that is not there takes the same path to the disk as any other write.
         store.transact(lambda tx: tx.delete(Meta("doctor", b"")), tag="doctor")
     except StoreError as fault:
-        yield _from_text("store", str(fault))
+        yield from_text("store", str(fault))
         return
     environment = store_environment(store)
     yield Finding("ok", "store", f"{store.url}, version {SCHEMA_VERSION}, {environment}, can be written")
@@ -199,11 +197,28 @@ def _applied(store: Store, config: Config) -> Iterator[Finding]:
         yield Finding("ok", "lanes and senders", "the store has them as set")
 
 
-def _lanes(store: Store) -> Iterator[Finding]:
+def _addresses(store: Store, config: Config) -> Iterator[Finding]:
+    """Addresses from examples that real letters would bear."""
+    senders = [sender for sender in used_senders(config) if sender.adapter != "outbox"]
+    if store_environment(store) != "production" or not senders:
+        return
+    level: Level = "fail" if any(reaches_people(sender) for sender in senders) else "warn"
+    for problem in placeholders(config):
+        yield replace(from_text("addresses", problem), level=level)
+    for name in template_names(config.template_folders()):
+        with suppress(TemplateFault):
+            manifest = manifest_of(find_template(name, config.template_folders()))
+            for setting, address in (("from", manifest.from_address), ("reply_to", manifest.reply_to)):
+                if problem := address_problem(address):
+                    mend = f"set it to an address of your own in template.yaml of {name}"
+                    yield Finding(level, f"template {name}", f"{setting} {problem}", mend)
+
+
+def _lanes(store: Store, *, offline: bool) -> Iterator[Finding]:
     try:
         lanes, senders = lanes_in(store), senders_in(store)
     except ConfigFault as fault:
-        yield from (_from_text("lanes", problem) for problem in fault.problems)
+        yield from (from_text("lanes", problem) for problem in fault.problems)
         return
     for lane in lanes.values():
         for name in lane.senders():
@@ -211,9 +226,14 @@ def _lanes(store: Store) -> Iterator[Finding]:
                 mend = "add it under senders, then `sendonce config apply`"
                 yield Finding("fail", f"lane {lane.name}", f"its sender {name} is not in the store", mend)
     used = sorted({name for lane in lanes.values() for name in lane.senders()})
-    obstacles = store.read(lambda reader: [(name, sender_obstacle(reader, name)) for name in used])
-    yield from (_from_text(f"sender {name}", problem) for name, problem in obstacles if problem)
-    yield from _secrets([senders[name] for name in used if name in senders])
+    obstacles = store.read(lambda reader: {name: sender_obstacle(reader, name) for name in used})
+    yield from (from_text(f"sender {name}", problem) for name, problem in obstacles.items() if problem)
+    missing = list(_secrets([senders[name] for name in used if name in senders]))
+    yield from missing
+    if not offline:  # who has something else to mend is not asked yet
+        amiss = {finding.what for finding in missing}
+        may = [name for name in used if name in senders and not obstacles[name] and f"sender {name}" not in amiss]
+        yield from reach_senders([senders[name] for name in may])
     yield from _health(store, tuple(lanes))
     yield from _doubts(store)
     broken = [problem for lane in lanes.values() for problem in check_times(lane.all_times(), lane.name)]
@@ -229,7 +249,7 @@ def _secrets(senders: Sequence[SenderSettings]) -> Iterator[Finding]:
             try:
                 resolve(reference, sender=sender.name, setting=setting, environ=os.environ)
             except ConfigFault as fault:
-                yield from (_from_text(f"sender {sender.name}", problem) for problem in fault.problems)
+                yield from (from_text(f"sender {sender.name}", problem) for problem in fault.problems)
 
 
 def _health(store: Store, lanes: tuple[str, ...]) -> Iterator[Finding]:
@@ -245,13 +265,14 @@ def _doubts(store: Store) -> Iterator[Finding]:
         yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
 
 
-def _topics(store: Store, config: Config) -> Iterator[Finding]:
+def _topics(store: Store, config: Config, *, offline: bool) -> Iterator[Finding]:
     """The topics that jobs use, those of the store; and those of the settings, which may not be applied yet."""
     applied, waiting = store.read(topics_in), store.read(waiting_notices)
-    for kind, topic in {**config.topics(), **applied}.items():
+    topics = {} if offline else {**config.topics(), **applied}
+    for kind, topic in topics.items():
         setting = f"{kind}_topic"
         if problem := check_topic(topic):
-            yield _from_text(setting, problem)
+            yield from_text(setting, problem)
         else:
             yield Finding("ok", setting, f"{topic} is there and may be published to")
     for some in waiting:
@@ -261,9 +282,3 @@ def _topics(store: Store, config: Config) -> Iterator[Finding]:
             yield Finding("warn", "notices", told, mend)
         elif store.read(lambda reader: reader.now()) - some.since > LATE:
             yield Finding("warn", "notices", told, "`sendonce run` publishes them, once the topic takes them")
-
-
-def _from_text(what: str, text: str) -> Finding:
-    """A fault whose message already holds its mend after the last semicolon."""
-    found, _, mend = text.rpartition("; ")
-    return Finding("fail", what, found or text, mend if found else "")

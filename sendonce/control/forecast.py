@@ -15,7 +15,7 @@ from sendonce.control.faults import UnknownCampaign
 from sendonce.control.guards import Guards, guards_in, is_real
 from sendonce.control.last_rehearsal import LastRehearsal, last_rehearsal
 from sendonce.control.progress import count
-from sendonce.control.stops import Stop, sender_of, stops_of
+from sendonce.control.stops import Stop, senders_of, stops_of
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
 
@@ -25,7 +25,8 @@ class Forecast:
     """recipients: those without an outcome. seconds: at least so long, if nothing else uses the same limits; None where
     neither a limit nor an earlier campaign of the lane tells. limits: in words, with their scope; those of mailbox
     groups (`domain`) hold for a part of the recipients that nobody counts beforehand, and do not enter `seconds`.
-    rehearsal: the last one; None if there was none. starts_at: None for at once.
+    rehearsal: the last one; None if there was none. starts_at: None for at once. fallback: the lane's second sender,
+    real: whether one of the two is.
     """
 
     campaign: Campaign
@@ -39,6 +40,17 @@ class Forecast:
     seconds: Optional[float]
     rehearsal: Optional[LastRehearsal]
     starts_at: Optional[datetime] = None
+    fallback: Optional[str] = None
+
+    @property
+    def reply_to(self) -> Optional[str]:
+        """Where answers go if not to the from address."""
+        return orjson.loads(self.campaign.options).get("reply_to") or None
+
+    @property
+    def unsubscribe(self) -> Optional[str]:
+        """What unsubscribe links begin with; None for letters without."""
+        return orjson.loads(self.campaign.options).get("unsubscribe_base_url") or None
 
     def as_json(self) -> dict[str, Any]:
         end = end_of(self.campaign)
@@ -46,7 +58,10 @@ class Forecast:
             "recipients": self.recipients,
             "sender": self.sender,
             "adapter": self.adapter,
+            "fallback": self.fallback,
             "from": self.campaign.from_address,
+            "reply_to": self.reply_to,
+            "unsubscribe": self.unsubscribe,
             "limits": self.limits,
             "starts_at": utc_text_or_none(self.starts_at),
             "expires_at": None if end is None else text_of(end),
@@ -61,7 +76,8 @@ def forecast(store: Store, campaign_id: str) -> Forecast:
         campaign = reader.get(Campaign, campaign_id)
         if campaign is None:
             raise UnknownCampaign(campaign_id)
-        sender = sender_of(reader, campaign)
+        senders = senders_of(reader, campaign.priority, campaign.sender)
+        sender = senders[0]
         row = reader.get(Setting, "sender", sender)
         recipients = count(reader, campaign_id).outcomes["open"]
         now = reader.now()
@@ -73,12 +89,13 @@ def forecast(store: Store, campaign_id: str) -> Forecast:
             recipients=recipients,
             sender=sender,
             adapter="" if row is None else str(orjson.loads(row.value).get("adapter", "")),
-            real=is_real(reader, sender),
+            real=any(is_real(reader, name) for name in senders),
             guards=guards_in(reader),
             limits=[f"{limit.scope.replace(':', ' ')}: {limit_text(limit)}" for limit in limits + of_groups],
             stops=stops_of(reader, campaign.priority, sender, now),
             rehearsal=last_rehearsal(campaign),
             seconds=_seconds(recipients, limits, _measured(reader, campaign.priority), now),
+            fallback=senders[1] if senders[1:] else None,
         )
 
     return store.read(look)

@@ -2,27 +2,32 @@
 
 A real sender (any but the outbox) works only from a store that was made for production, or one with a guard:
 `recipients_allowed`, or `redirect_all_to`. A bulk campaign by a real sender needs unsubscribe links (RFC 8058).
+From a store for production no letter goes to people that comes from, or points to, a domain that is for examples.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Optional
 
 import orjson
 
-from schemas.tables import Campaign, Meta, Setting
+from schemas.tables import Campaign, Setting
 from sendonce.addresses import BadAddress, normalise
+from sendonce.config.placeholders import address_problem, link_problem, reaches_people
+from sendonce.config.stored import is_production, sender_in
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import ControlFault
-from sendonce.control.stops import sender_of
+from sendonce.control.stops import senders_of
 from sendonce.stores.base import Reader
 
 NO_UNSUBSCRIBE: Final = "no_unsubscribe"
 NO_GUARD: Final = "no_guard"
+PLACEHOLDER: Final = "placeholder"
 EXPIRED: Final = "expired"
 
 
 class NotReady(ControlFault):
-    """A campaign that may not start as things are. `reason`: no_guard, no_unsubscribe, expired."""
+    """A campaign that may not start as things are. `reason`: no_guard, no_unsubscribe, placeholder, expired."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -74,8 +79,7 @@ def _allows_private(reader: Reader, sender: str) -> bool:
 
 def sender_obstacle(reader: Reader, sender: str) -> str:
     """Why a sender must not work from this store, with the mend; empty if it may."""
-    row = reader.get(Meta, "environment")
-    production = row is not None and row.value == b"production"
+    production = is_production(reader)
     if production and _allows_private(reader, sender):
         return (
             f"sender {sender} has allow_private, which is for tests, and this store is for production; take it out of "
@@ -102,14 +106,45 @@ def start_obstacle(reader: Reader, campaign: Campaign) -> Optional[NotReady]:
     return campaign_obstacle(reader, campaign)
 
 
+def letter_problems(campaign: Campaign) -> Iterator[tuple[str, str]]:
+    """What of a campaign's letters is from an example, each with where it comes from and why it cannot work."""
+    options = orjson.loads(campaign.options)
+    if problem := address_problem(campaign.from_address):
+        yield "from (of sendonce.yaml, of its template, or of `load --from`)", problem
+    if problem := address_problem(options.get("reply_to", "")):
+        yield "reply_to (of its template)", problem
+    if campaign.priority == "bulk" and (problem := link_problem(options.get("unsubscribe_base_url", ""))):
+        yield "unsubscribe.base_url (of sendonce.yaml)", problem
+
+
+def writes_to_people(reader: Reader, lane: str, otherwise: str = "") -> bool:
+    """Whether a lane's letters leave a store for production by a provider that is not on this machine.
+
+    otherwise: the sender where the store holds no such lane.
+    """
+    if not is_production(reader):
+        return False
+    senders = [sender_in(reader, name) for name in senders_of(reader, lane, otherwise)]
+    return any(sender is not None and reaches_people(sender) for sender in senders)
+
+
 def campaign_obstacle(reader: Reader, campaign: Campaign) -> Optional[NotReady]:
     """Why no letter of a campaign may be made as things are; None if it may."""
-    sender = sender_of(reader, campaign)
-    if problem := sender_obstacle(reader, sender):
-        return NotReady(f"campaign {campaign.campaign_id} cannot start: {problem}", NO_GUARD)
+    senders = senders_of(reader, campaign.priority, campaign.sender)
+    for sender in senders:
+        if problem := sender_obstacle(reader, sender):
+            return NotReady(f"campaign {campaign.campaign_id} cannot start: {problem}", NO_GUARD)
+    for place, problem in letter_problems(campaign):
+        if writes_to_people(reader, campaign.priority, campaign.sender):
+            return NotReady(
+                f"campaign {campaign.campaign_id} cannot start: its {place} {problem}; mend it there; what is loaded "
+                "keeps what it was loaded with, so load the list under a new campaign id",
+                PLACEHOLDER,
+            )
     if campaign.priority != "bulk" or orjson.loads(campaign.options).get("unsubscribe_base_url"):
         return None
-    if not is_real(reader, sender):
+    sender = next((name for name in senders if is_real(reader, name)), "")
+    if not sender:
         return None
     return NotReady(
         f"campaign {campaign.campaign_id} cannot start: it is bulk, goes by sender {sender}, and its letters have no "

@@ -131,6 +131,19 @@ def sender_of(reader: Reader, campaign: Campaign) -> str:
     return str(orjson.loads(row.value)["sender"]) if row is not None else campaign.sender
 
 
+def senders_of(reader: Reader, lane: str, otherwise: str = "") -> tuple[str, ...]:
+    """The senders that a lane may send by, its own first, as the store configures it now.
+
+    otherwise: where the store holds no such lane.
+    """
+    row = reader.get(Setting, "lane", lane)
+    if row is None:
+        return (otherwise,)
+    setting = orjson.loads(row.value)
+    own, fallback = str(setting["sender"]), setting.get("fallback")
+    return (own,) if fallback is None else (own, str(fallback))
+
+
 def sender_now(reader: Reader, lane: str, sender: str, fallback: Optional[str], now: datetime) -> str:
     """By which of its two senders new requests of a lane go at store time `now`: its own, or its fallback while only
     that can send."""

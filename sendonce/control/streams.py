@@ -22,15 +22,17 @@ from schemas.ids import (
     shard_of,
 )
 from schemas.outcomes import KINDS, Outcome
-from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, Progress, Recipient, Setting
+from schemas.tables import Batch, Campaign, Decision, IdempotencyKey, Progress, Recipient
+from sendonce.config.placeholders import address_problem
 from sendonce.control.campaigns import CANCELLED, COMPLETED, RUNNING, Change, decision_id
 from sendonce.control.dead_letters import put_dead_letters
 from sendonce.control.early_cancels import take_early_cancel
 from sendonce.control.finals import sends_final
-from sendonce.control.guards import NO_GUARD, sender_obstacle
+from sendonce.control.guards import NO_GUARD, PLACEHOLDER, sender_obstacle, writes_to_people
 from sendonce.control.pushed_templates import Pushed, from_in, pushed_template
 from sendonce.control.send_rows import batch_row, message_rows, note_of, people_rows
 from sendonce.control.sends import Send
+from sendonce.control.stops import senders_of
 from sendonce.control.stream_names import STREAM, stream_id
 from sendonce.control.trigger_faults import BadTrigger
 from sendonce.stores.base import ANY_SHARD, Reader, Store, Tx
@@ -79,7 +81,7 @@ def take_sends(tx: Tx, key: bytes, sends: Sequence[Send], by: str, queue: Queue 
 
     A send that cannot be taken leaves nothing behind, and its neighbours alone. `changed` is false for one that was
     taken before. Reasons of a BadTrigger: `idempotency_conflict`, `unknown_template`, `bad_template`, `no_from`,
-    `wrong_sender`, `no_lane`, `no_guard`, `expires_too_late`, `not_a_stream`.
+    `wrong_sender`, `no_lane`, `no_guard`, `placeholder`, `expires_too_late`, `not_a_stream`.
     """
     return _Taking(tx, key, by, queue).take(sends)
 
@@ -120,6 +122,7 @@ class _Taking:
         self._made: list[Campaign] = []
         self._pushed: dict[str, Pushed | BadTrigger] = {}
         self._senders: dict[str, str | BadTrigger] = {}
+        self._to_people: dict[str, bool] = {}
         self._from: Optional[str] = None
         self._given: set[tuple[str, int]] = set()
         self._over: dict[str, Progress] = {}
@@ -150,6 +153,7 @@ class _Taking:
     def _ready(self, send: Send) -> _Ready:
         pushed = self._template(send.template)
         self._check_sender(send)
+        self._check_from(send, pushed)
         expires_at = self._expires_at(send)
         return _Ready(send, pushed, expires_at, self._stream(send, pushed))
 
@@ -222,13 +226,28 @@ class _Taking:
             )
 
     def _lane_sender(self, lane: str) -> str | BadTrigger:
-        row = self._tx.get(Setting, "lane", lane)
-        if row is None:
+        senders = senders_of(self._tx, lane)
+        if not senders[0]:
             return BadTrigger("no_lane", f"the store holds no lane {lane}; run `sendonce config apply`")
-        sender = str(orjson.loads(row.value)["sender"])
-        if problem := sender_obstacle(self._tx, sender):
-            return BadTrigger(NO_GUARD, problem)
-        return sender
+        for name in senders:
+            if problem := sender_obstacle(self._tx, name):
+                return BadTrigger(NO_GUARD, problem)
+        return senders[0]
+
+    def _check_from(self, send: Send, pushed: Pushed) -> None:
+        """Nobody could answer, and few would get, what comes from an address that is for examples."""
+        problem = address_problem(pushed.from_address or self._default_from()) or address_problem(pushed.reply_to)
+        if not problem:
+            return
+        lane = send.priority
+        if lane not in self._to_people:
+            self._to_people[lane] = writes_to_people(self._tx, lane)
+        if self._to_people[lane]:
+            raise BadTrigger(
+                PLACEHOLDER,
+                f"from or reply_to of its letters {problem}; set from and reply_to in template.yaml of {send.template} "
+                "and push it, or from in sendonce.yaml and run `sendonce config apply`",
+            )
 
     def _expires_at(self, send: Send) -> datetime:
         if send.expires_at is None:

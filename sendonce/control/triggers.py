@@ -244,7 +244,7 @@ def apply_trigger(store: Store, trigger: Trigger | Send, by: str) -> Change:
     What comes after a campaign has ended, or after its cancel, changes nothing: that is a late message and no fault of
     whoever sent it, though the same call of a person is refused. A cancel before its campaign is kept, with the states
     "none". BadTrigger: `unknown_campaign`, `wrong_state`, and for a start `no_guard`, `no_unsubscribe`,
-    `expired`, `bad_at`; for a send those of `streams.take_sends`.
+    `placeholder`, `expired`, `bad_at`; for a send those of `streams.take_sends`.
     """
     if isinstance(trigger, Send):
         found = _take_one(store, store_key(store), trigger, by)

@@ -1,9 +1,7 @@
 """A lane as it runs: its terms, its policy for doubts, and the sender that goes with it."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Optional
 
 from sendonce.config import (
@@ -14,13 +12,13 @@ from sendonce.config import (
     lanes_in,
     senders_in,
 )
-from sendonce.config.secrets import resolve
 from sendonce.config.stored import applied_revision
 from sendonce.control.guards import sender_obstacle
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.terms import Terms
 from sendonce.mailboxes import DomainGroups
 from sendonce.senders.base import Sender
+from sendonce.senders.making import make_sender
 from sendonce.stores.base import Store
 
 
@@ -49,26 +47,6 @@ class Made:
 
     settings: SenderSettings
     sender: Sender
-
-
-def make_sender(settings: SenderSettings) -> Sender:
-    """The adapter that a sender's settings name: `make` of its module in `sendonce/senders/`.
-
-    ConfigFault for a secret or a package that is missing here: adapters are imported only where they are configured.
-    """
-    try:
-        module = import_module(f"sendonce.senders.{settings.adapter}")
-    except ImportError as fault:
-        raise ConfigFault(
-            f"sender {settings.name}: the adapter {settings.adapter} needs the package {fault.name}, which is not "
-            f"installed; install sendonce[{settings.extra}]"
-        ) from None
-    secrets = {
-        setting: resolve(reference, sender=settings.name, setting=setting, environ=os.environ)
-        for setting, reference in settings.secret_references().items()
-    }
-    sender: Sender = module.make(settings, secrets)
-    return sender
 
 
 def running_lanes(

@@ -101,6 +101,16 @@ class Unsendable(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True)
+class Reached:
+    """What a look at a provider found, without a letter. reason: why letters could not go now, as in `Reply`; empty if
+    nothing speaks against it. told: in words, without secrets: how far it came, or where it ended.
+    """
+
+    reason: str
+    told: str
+
+
 class Sender(Protocol):
     """An adapter with its configuration. Made once per process; `send` may be called from several threads."""
 
@@ -131,3 +141,13 @@ class Patient(Protocol):
 
     def send_and_wait(self, prepared: Prepared, timeout_s: float, answer_s: float) -> Reply:
         """As `send`: whatever could be accepted leaves within `timeout_s`. Its answer is waited for `answer_s`, too."""
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """An adapter that can look at its provider without sending; for `sendonce doctor`. Who has nothing to look at has
+    no such method."""
+
+    def reach(self, timeout_s: float) -> Reached:
+        """Connect, and log in where that is a step of its own, within `timeout_s`. Never raises for what a network
+        does."""

@@ -25,6 +25,7 @@ import httpcore
 
 from sendonce.config.urls import base_url_problem
 from sendonce.failpoints import failpoint
+from sendonce.senders.base import Reached
 from sendonce.senders.certificates import of_certificate
 
 # Servers and balancers close connections that are idle for a minute or so; one that is used just then makes a doubt.
@@ -115,6 +116,23 @@ class HttpPoster:
                 self._free.release()
         finally:
             self._calls.end()
+
+    def reach(self, timeout_s: float) -> Reached:
+        """Connect as a call would, and leave without a word. `reason` as in `Answer`."""
+        host, port = self._origin.host.decode(), self._origin.port
+        call = self._calls.begin(self._clock, timeout_s)
+        try:
+            stream = self._backend.connect_tcp(host, port)
+            if self._ssl_context is not None:
+                stream = stream.start_tls(self._ssl_context, host)
+            stream.close()
+        except (*_FAILURES, TimeoutError):
+            reason = call.reason or "connect"
+            return Reached(reason, f"no connection to {host}:{port} ({reason})")
+        finally:
+            self._calls.end()
+        secured = "" if self._ssl_context is None else ", by TLS"
+        return Reached("", f"{host}:{port} can be reached{secured}; whether it takes the key shows at the first letter")
 
     def _exchange(self, call: "_Call", request: httpcore.Request) -> bytes:
         """Send the request over a connection of its own for this time; the body of the reply, as far as it came."""

@@ -24,7 +24,7 @@ import sendgrid
 from schemas.letters import Letter
 from sendonce.config import SendGridSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
-from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Verdict
+from sendonce.senders.base import Capabilities, Prepared, Reached, Reply, Request, Verdict
 from sendonce.senders.http import HttpPoster
 from sendonce.senders.replies import joined
 from sendonce.senders.sendgrid_body import RECIPIENTS_MAX, Bodies, Call
@@ -98,6 +98,10 @@ class SendGrid:
         attempt = _Attempt(self._post, prepared, self._clock, timeout_s)
         self._side_by_side.work(attempt.work, len(prepared.calls))
         return attempt.reply(self.name)
+
+    def reach(self, timeout_s: float) -> Reached:
+        """Connect, and leave again."""
+        return self._poster.reach(timeout_s)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 
 from sendonce.config import SesSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
-from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Verdict
+from sendonce.senders.base import Capabilities, Prepared, Reached, Reply, Request, Verdict
 from sendonce.senders.http import Answer, HttpPoster
 from sendonce.senders.ses_account import Account, NotSigned, open_account
 from sendonce.senders.ses_attempt import Attempt
@@ -90,6 +90,14 @@ class Ses:
         if reply.halts_sender:
             log.warning("sender %s is halted (%s): %s", self.name, reply.reason, why or "SES says no more")
         return reply
+
+    def reach(self, timeout_s: float) -> Reached:
+        """See that somebody can sign, connect, and leave again."""
+        try:
+            self._account.signed(BULK, b"", self._now_s())
+        except NotSigned as fault:
+            return Reached("no_credentials", f"nobody can sign at the moment ({fault})")
+        return self._poster.reach(timeout_s)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from schemas.outcomes import Outcome
 from sendonce.config import SmtpSettings
-from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Verdict
+from sendonce.senders.base import Capabilities, Prepared, Reached, Reply, Request, Verdict
 from sendonce.senders.loops import LoopThread
 from sendonce.senders.smtp_letters import WireLetter, body_of, envelope_from, wire_letters
 from sendonce.senders.smtp_pool import CannotConnect, Connector, Pool
@@ -103,6 +103,20 @@ class Smtp:
         attempt = _Attempt(prepared, self._pool, self._pace, self._settings)
         self._loop.run(lambda: attempt.work(timeout_s, dots_s, answer_s))
         return attempt.reply(self.name)
+
+    def reach(self, timeout_s: float) -> Reached:
+        """Connect, greet, secure and log in as before a letter, and leave again."""
+        place = f"{self._settings.host}:{self._settings.at_port}"
+        try:
+            self._loop.run(lambda: self._greet(timeout_s))
+        except CannotConnect as fault:
+            return Reached(fault.judgement.reason, f"no conversation with {place}: {fault.judgement.detail}")
+        steps = {"required": "STARTTLS", "implicit": "TLS"}.get(self._settings.tls, "no TLS asked for")
+        return Reached("", f"{place} answers: {steps}, {'logged in' if self._settings.user else 'no login'}")
+
+    async def _greet(self, timeout_s: float) -> None:
+        conversation, _ = await self._pool.take(asyncio.get_running_loop().time() + timeout_s)
+        await self._pool.give_back(conversation)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""

@@ -27,7 +27,7 @@ from schemas.outcomes import Outcome
 from sendonce.addresses import BadAddress, fits_a_header, hides_a_line_break, sender_address
 from sendonce.config import ConfigFault, WebhookSettings
 from sendonce.failpoints import DROP_REPLY, failpoint
-from sendonce.senders.base import Capabilities, Prepared, Reply, Request, Unsendable, Verdict
+from sendonce.senders.base import Capabilities, Prepared, Reached, Reply, Request, Unsendable, Verdict
 from sendonce.senders.faulty_letters import longer_than, not_text
 from sendonce.senders.http import HttpPoster
 from sendonce.senders.one_click import ONE_CLICK
@@ -136,6 +136,10 @@ class Webhook:
         if reply.verdict is Verdict.ACCEPTED and failpoint("S5") == DROP_REPLY:
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
         return self._learned(reply)
+
+    def reach(self, timeout_s: float) -> Reached:
+        """Connect, and leave again."""
+        return self._poster.reach(timeout_s)
 
     def close(self) -> None:
         """Drop connections, after the calls that are under way."""

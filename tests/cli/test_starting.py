@@ -34,7 +34,13 @@ def test_submit_shows_the_plan_and_asks_nothing_of_the_outbox(sendonce: Call, st
     answer = sendonce("submit", "spring")
     assert answer.code == 0
     words = " ".join(answer.out.split())
-    for fact in ("recipients 3", "sender outbox", "from Shop <news@shop.example>", "takes not known yet"):
+    for fact in (
+        "recipients 3",
+        "sender outbox",
+        "from Shop <news@shop.example>",
+        "takes not known yet",
+        "unsubscribe no links",
+    ):
         assert fact in words
     assert answer.widest <= 80
     assert "recipients" not in sendonce("submit", "spring").out, "a second time there is nothing to decide"
@@ -46,7 +52,10 @@ def test_submit_tells_limits_and_the_earliest_end(sendonce: Call, real: Store) -
         "recipients": 250,
         "sender": "mail",
         "adapter": "sendgrid",
+        "fallback": None,
         "from": "Shop <news@shop.example>",
+        "reply_to": None,
+        "unsubscribe": None,
         "limits": ["sender mail: 100/hour", "sender mail: 10/s, burst 10"],
         "starts_at": None,
         "expires_at": None,
@@ -110,7 +119,7 @@ def test_the_environment_of_the_settings_makes_the_store_and_is_held_against_it(
 def test_doctor_names_a_real_sender_that_may_not_work(
     sendonce: Call, real: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sendonce.rendering.catalogue.template_names", lambda folders: [])
+    monkeypatch.setattr("sendonce.control.doctor.template_names", lambda folders: [])
     (folder / "sendonce.yaml").write_text(MAIL)
     sendonce("config", "apply")
     answer = sendonce("doctor", "--json")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Optional
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sendonce.config.limits import LimitSetting, WarmUp
+from sendonce.config.urls import endpoint_of
 
 SenderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -39,6 +40,11 @@ class SenderSettings(Strict):
     warm_up: Optional[WarmUp] = None
 
     _limits = field_validator("limits")(limits_once)
+
+    def endpoint(self) -> tuple[str, int] | None:
+        """Host and port that its calls go to; None where none are made, or where the settings do not say."""
+        url = getattr(self, "base_url", None)
+        return endpoint_of(url) if url else None
 
     def secret_references(self) -> dict[str, str]:
         """Where its secrets stand, by setting; one that is not set is left out."""

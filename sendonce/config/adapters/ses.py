@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.secrets import SecretReference
-from sendonce.config.urls import base_url_problem
+from sendonce.config.urls import base_url_problem, endpoint_of
 
 
 class SesSettings(SenderSettings):
@@ -32,6 +32,10 @@ class SesSettings(SenderSettings):
     open_tracking: bool = False
     http_503: Literal["unknown", "not_sent"] = "unknown"
     parallel: Annotated[int, Field(ge=1, le=64)] = 8
+
+    def endpoint(self) -> tuple[str, int] | None:
+        """Without endpoint_url AWS's own tools know the region's."""
+        return endpoint_of(self.endpoint_url) if self.endpoint_url is not None else None
 
     @field_validator("endpoint_url")
     @classmethod

@@ -45,6 +45,9 @@ class SmtpSettings(SenderSettings):
     def at_port(self) -> int:
         return self.port or PORTS[self.tls]
 
+    def endpoint(self) -> tuple[str, int]:
+        return self.host, self.at_port
+
     @field_validator("host")
     @classmethod
     def _a_host(cls, host: str) -> str:

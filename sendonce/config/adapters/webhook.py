@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sendonce.config.adapters.account import SenderSettings
 from sendonce.config.secrets import SecretReference
-from sendonce.config.urls import base_url_problem
+from sendonce.config.urls import base_url_problem, endpoint_of
 
 
 class WebhookSettings(SenderSettings):
@@ -32,6 +32,9 @@ class WebhookSettings(SenderSettings):
     max_request_bytes: Annotated[int, Field(ge=10_000, le=100_000_000)] = 10_000_000
     parallel: Annotated[int, Field(ge=1, le=64)] = 4
     allow_private: bool = False
+
+    def endpoint(self) -> tuple[str, int]:
+        return endpoint_of(self.url)
 
     @field_validator("url")
     @classmethod
