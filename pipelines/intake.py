@@ -33,8 +33,32 @@ APPLIED_AT_ONCE = 100
 PULL_S = 20.0
 CALL_S = 10.0
 AGAIN_S = 1.0
-# Bad triggers are told of at most so often.
-SAID_AGAIN_S = 60.0
+# Bad triggers are told of at most so often: a publisher that is wrong once is wrong very often.
+SAID_AGAIN_S = 10.0
+
+
+class ToldOfBad:
+    """Tells who looks at a job of triggers that cannot be followed: the first at once, the others counted, now and
+    then. clock: seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said_s = float("-inf")
+        self._unsaid: list[str] = []
+        self._times = 0
+
+    def note(self, reasons: list[str]) -> None:
+        self._unsaid += reasons
+        self._times += len(reasons)
+
+    def say(self, *, last: bool = False) -> None:
+        """What was not told yet, if it is time. last: whether or not it is."""
+        if not self._unsaid or (self._clock() - self._said_s < SAID_AGAIN_S and not last):
+            return
+        count, reasons = len(self._unsaid), ", ".join(dict.fromkeys(self._unsaid))
+        who = "a trigger" if count == 1 else f"{count} triggers"
+        self._unsaid, self._said_s = [], self._clock()
+        _log.warning("%s cannot be followed (%s), %d in all: `sendonce dead-letters list`", who, reasons, self._times)
 
 
 class Intake:
@@ -65,7 +89,7 @@ class Intake:
         self._stopping = threading.Event()
         self._pulling = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
-        self._said_bad_s = float("-inf")
+        self._told = ToldOfBad(time.monotonic)
         self.applied = self.ignored = self.bad = 0
 
     def start(self) -> None:
@@ -80,12 +104,14 @@ class Intake:
             self._thread.join(0.05)
         self._client.close()  # ends a pull that waits
         self._thread.join(max(0.0, until_s - time.monotonic()))
+        self._told.say(last=True)
 
     def _run(self) -> None:
         failing = False
         while not self._stopping.is_set():
             try:
                 pulled = self._pull()
+                self._told.say()
                 with urgent():  # a code is waited for
                     self._take(pulled)
                 if failing:
@@ -156,17 +182,10 @@ class Intake:
         if dead:
             write_dead_letters(self._store, dead)
             self.bad += len(dead)
-            self._say_bad(dead)
+            self._told.note([letter.reason for letter in dead])
+            self._told.say()
             self._on_bad()
         return lanes
-
-    def _say_bad(self, dead: list[DeadLetter]) -> None:
-        """Tell who looks at the job, now and then: a publisher that is wrong once is wrong very often."""
-        if time.monotonic() - self._said_bad_s >= SAID_AGAIN_S:
-            self._said_bad_s = time.monotonic()
-            _log.warning(
-                "a trigger cannot be followed (%s), %d in all: `sendonce dead-letters list`", dead[0].reason, self.bad
-            )
 
     def _give_back(self, ack_ids: list[str]) -> None:
         self._client.modify_ack_deadline(

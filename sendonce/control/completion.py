@@ -47,7 +47,7 @@ def settle_campaign(store: Store, campaign_id: str) -> str:
         now = tx.now()
         state = _ENDS[campaign.state]
         # The last sums are written with the end itself: once a campaign is over, no sweeper looks at it again.
-        tx.put(progress_of(campaign, last, tx.get(Progress, campaign_id), now))
+        tx.put(progress_of(tx, campaign, last, tx.get(Progress, campaign_id), now))
         ended = replace(campaign, state=state, changed_at=now, changed_by="system", finished_at=now, state_reason=None)
         if campaign.kind == STREAM:
             ended = replace(ended, recipients=last.recipients, batches=sum(last.batches.values()))

@@ -140,24 +140,31 @@ def count_reasons(reader: Reader, campaign_id: str) -> dict[str, int]:
     return {REASON_OF[code]: times for code, times in codes.most_common() if REASON_OF[code]}
 
 
-def active_seconds(campaign: Campaign, before: Optional[Progress], now: datetime) -> float:
-    """Seconds that the campaign has been running, without pauses and without the times when no job ran.
+def active_seconds(reader: Reader, campaign: Campaign, before: Optional[Progress], now: datetime) -> float:
+    """Seconds that the campaign has been worked at, without pauses and without the times when no job ran.
 
-    before: the last aggregation. Between it and the last change of state the campaign ran if it does not run now.
+    before: the last aggregation; it begins with the first, or with the first claim if that was earlier, and not when
+    the campaign was submitted. Between it and the last change of state the campaign ran if it does not run now.
     """
     start = start_of(campaign)
     if start is None:
         return 0.0
-    since = max(before.at, start) if before else start
+    since = max(before.at, start) if before else _first_claim(reader, campaign, start) or now
     until = now
     if campaign.state == RUNNING:
         since = max(since, campaign.changed_at)
     else:
         until = min(now, campaign.changed_at)
     passed_s = max(0.0, (until - since).total_seconds())
-    if before is None:
-        return passed_s if passed_s <= ACTIVE_GAP_S else 0.0
-    return before.active_s + min(passed_s, ACTIVE_GAP_S)
+    return (before.active_s if before else 0.0) + min(passed_s, ACTIVE_GAP_S)
+
+
+def _first_claim(reader: Reader, campaign: Campaign, start: datetime) -> Optional[datetime]:
+    """When work at a campaign began of which no sums were written yet; None before. A stream begins with a send."""
+    if campaign.kind == STREAM:
+        return start
+    groups = reader.tally(Batch, ANY_SHARD, campaign.campaign_id, by=("claimed_at",))
+    return min((group["claimed_at"] for group in groups if group["claimed_at"] is not None), default=None)
 
 
 def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optional[Progress]:
@@ -170,7 +177,7 @@ def aggregate_progress(store: Store, campaign_id: str, now: datetime) -> Optiona
         campaign = reader.get(Campaign, campaign_id)
         if campaign is None:
             return None
-        return progress_of(campaign, count(reader, campaign_id), reader.get(Progress, campaign_id), now)
+        return progress_of(reader, campaign, count(reader, campaign_id), reader.get(Progress, campaign_id), now)
 
     progress = store.read(look)
     return put_progress(store, progress) if progress is not None else None
@@ -189,12 +196,14 @@ def put_progress(store: Store, progress: Progress) -> Progress:
     return store.transact(write, tag="progress")
 
 
-def progress_of(campaign: Campaign, counts: Counts, before: Optional[Progress], now: datetime) -> Progress:
+def progress_of(
+    reader: Reader, campaign: Campaign, counts: Counts, before: Optional[Progress], now: datetime
+) -> Progress:
     """A campaign's sums as of store time `now`, not yet written. before: what is written.
 
     Of a stream the total is what has come so far: its row says it only at its end.
     """
-    active_s = active_seconds(campaign, before, now)
+    active_s = active_seconds(reader, campaign, before, now)
     total = counts.recipients if campaign.kind == STREAM else campaign.recipients
     found = estimate(total, counts.done, active_s, cancelled=counts.outcomes["cancelled"])
     return Progress(

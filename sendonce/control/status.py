@@ -38,10 +38,11 @@ class Jobs:
 class Status:
     """One campaign. total: None while it loads. oldest_due: when the longest-waiting batch was or is due.
 
-    active_s: time without pauses. jobs: running jobs that serve its lane. reasons: recipients by the reason of their
-    outcome. stops: what keeps its lane or sender from sending. sender_now: another one while the lane goes by its
-    fallback. health: of its sender. late_notices: kinds of notices of the whole store, that wait for longer than they
-    should. oldest_due, reasons, late_notices and retries: None unless looked at in full; retries: None without any.
+    active_s: time from the first work on, without pauses. jobs: running jobs that serve its lane. reasons: recipients
+    by the reason of their outcome. stops: what keeps its lane or sender from sending. sender_now: another one while the
+    lane goes by its fallback. health: of its sender. late_notices: kinds of notices of the whole store, that wait for
+    longer than they should. oldest_due, reasons, late_notices and retries: None unless looked at in full; retries: None
+    without any.
     """
 
     campaign: Campaign
@@ -151,7 +152,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     by = sender_now(reader, campaign.priority, sender, fallback_of(reader, campaign), now)
     progress = reader.get(Progress, campaign.campaign_id)
     counts = count(reader, campaign.campaign_id) if in_full else quick_count(reader, campaign.campaign_id)
-    active_s = active_seconds(campaign, progress, now)
+    active_s = active_seconds(reader, campaign, progress, now)
     total = None if campaign.sealed_at is None and campaign.kind != STREAM else campaign.recipients
     if campaign.kind == STREAM:
         total = counts.recipients

@@ -44,11 +44,16 @@ class StreamSums:
         elif now - sums.looked_at < LOOK_EVERY:
             return
         sums.looked_at = now
-        before = store.read(lambda reader: self._count(reader, name, sums))
-        if len(sums.shards) < SHARDS:
-            return
-        progress = progress_of(stream, together(sums.shards.values()), before, now)
-        if before is None or _moved(before, progress) or now - before.at >= WRITE_EVERY:
+
+        def summed(reader: Reader) -> Optional[Progress]:
+            before = self._count(reader, name, sums)
+            if len(sums.shards) < SHARDS:
+                return None
+            progress = progress_of(reader, stream, together(sums.shards.values()), before, now)
+            worth = before is None or _moved(before, progress) or now - before.at >= WRITE_EVERY
+            return progress if worth else None
+
+        if (progress := store.read(summed)) is not None:
             put_progress(store, progress)
 
     def keep(self, names: Collection[str]) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -92,6 +93,7 @@ def test_settling_leaves_alone_what_is_not_running_and_what_it_does_not_know(sto
 def test_rate_and_eta_leave_pauses_out(store: Store, clock: Clock) -> None:
     seal(store, "spring", [250, 750])
     submit(store, "spring", "ann")
+    tick(store, clock, 0)
     tick(store, clock, 25)
     pause(store, "spring", "ann")
     tick(store, clock, 600)
@@ -108,6 +110,36 @@ def test_rate_and_eta_leave_pauses_out(store: Store, clock: Clock) -> None:
     )
     assert found.eta_s == pytest.approx(150, abs=1e-2)
     assert found.as_json()["eta_minutes"] == 2.5
+
+
+@pytest.mark.parametrize("waits_s", [3, 20, 3600])
+def test_time_before_a_campaign_first_ran_is_not_active(store: Store, clock: Clock, waits_s: float) -> None:
+    """A job that came 20 s after `submit` halved the speed that `status` told."""
+    seal(store, "spring", [250, 750])
+    submit(store, "spring", "ann")
+    clock.at += timedelta(seconds=waits_s)
+    assert campaign_status(store, "spring").active_s == 0
+    tick(store, clock, 0)
+    outcomes(store, "spring", 0, accepted(250))
+    tick(store, clock, 10)
+
+    found = campaign_status(store, "spring")
+
+    assert (found.active_s, found.rate_per_s) == (pytest.approx(10, abs=1e-3), pytest.approx(25, abs=1e-3))
+
+
+def test_work_before_the_first_sums_is_active(store: Store, clock: Clock) -> None:
+    seal(store, "spring", [250, 750])
+    submit(store, "spring", "ann")
+    clock.at += timedelta(seconds=600)
+    claimed = replace(batch_row(store, "spring", 0), claimed_at=clock.at)
+    store.transact(lambda tx: tx.put(claimed), tag="test")
+    outcomes(store, "spring", 0, accepted(250))
+    tick(store, clock, 5)
+
+    found = campaign_status(store, "spring")
+
+    assert (found.active_s, found.rate_per_s) == (pytest.approx(5, abs=1e-3), pytest.approx(50, abs=1e-3))
 
 
 def test_time_in_which_no_job_ran_is_not_active(store: Store, clock: Clock) -> None:

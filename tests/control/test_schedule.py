@@ -309,4 +309,4 @@ def test_status_tells_when_it_starts_and_measures_nothing_before(store: Store, c
     assert (found["eta_minutes"], found["rate_per_s"], found["active_s"]) == (None, None, 0.0)
     clock.at = at + timedelta(seconds=10)
     found = campaign_status(store, "spring").as_json()
-    assert (found["starts_in_s"], found["active_s"]) == (None, 10.0)
+    assert (found["starts_in_s"], found["active_s"]) == (None, 0.0)
