@@ -312,8 +312,11 @@ def _recipient(place: str, recipient: Any) -> dict[str, Any]:
     _check(isinstance(recipient, Mapping), place, "must be an object")
     known = (*_RECIPIENT, "variables")
     # The name is somebody's own and may be personal.
+    unknown = [number for number, name in enumerate(recipient, 1) if name not in known]
     _check(
-        all(name in known for name in recipient), place, f"has a field that is not known; known are {', '.join(known)}"
+        not unknown,
+        place,
+        f"field {unknown[0] if unknown else ''} is not known (counted from 1); known are {', '.join(known)}",
     )
     for name, (fewest, most, needed) in _RECIPIENT.items():
         if needed or name in recipient:

@@ -175,7 +175,7 @@ def show(session: Session, ids: tuple[str, ...], state: str | None, limit: int, 
     for number, row in enumerate(found):
         if number:
             out().print()
-        out().print(_facts(row))
+        out().print(_facts(row, with_body=body))
         if body and row.body is not None:
             out().print()
             out().print(Text(_visible(row.body)))
@@ -241,7 +241,7 @@ def _named(session: Session, ids: tuple[str, ...], wanted: Wanted, chosen: _Filt
     ]
 
 
-def _facts(row: DeadLetterRow) -> Table:
+def _facts(row: DeadLetterRow, *, with_body: bool) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -266,7 +266,8 @@ def _facts(row: DeadLetterRow) -> Table:
             if row.body is None and row.stage == "trigger" and row.ordinal is None
             else None
             if row.body is None
-            else f"{counted(len(row.body), 'byte')}, kept until {moment(row.expires_at)}",
+            else f"{counted(len(row.body), 'byte')}, kept until {moment(row.expires_at)}"
+            + ("" if with_body else "; `--body` shows it"),
         ),
     ]
     for name, value in facts:

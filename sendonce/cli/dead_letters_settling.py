@@ -6,12 +6,14 @@ from typing import Any
 
 from rich.text import Text
 
+from schemas.outcomes import Outcome
 from schemas.tables import DeadLetterRow
 from sendonce.cli.asking import ask
 from sendonce.cli.output import counted, err, number, out, print_json, table
 from sendonce.cli.session import Session, Unfinished
 from sendonce.cli.words import reason_words
 from sendonce.control.dead_letters import DROPPED, OPEN, settle
+from sendonce.control.worth import warnings_of
 
 _AT_ONCE = 500
 _IDS_TOLD = 20
@@ -28,6 +30,10 @@ def replay_letters(
     yes: bool,
 ) -> None:
     """Replay, after asking if there are many. Exit code 1 if one is left open."""
+    lasting = warnings_of(_refusals(found)) if named else {}
+    if not session.as_json:
+        for reason, why in lasting.items():
+            err().print(Text(f"{reason} will most likely be refused again: {why}", "yellow"))
     if not _go_on(session, "replay", found, command, many=many, dry_run=dry_run, yes=yes):
         return
     from sendonce.delivery.replay import replay
@@ -48,6 +54,7 @@ def replay_letters(
                 "chosen": len(found),
                 "replayed": len(done),
                 "left": len(left),
+                "warnings": lasting,
                 "did": dict(Counter(one.why for one in done)),
                 "why_left": [
                     {
@@ -68,6 +75,12 @@ def replay_letters(
             out().print("`sendonce run` sends.", style="dim")
     if left:
         raise Unfinished
+
+
+def _refusals(found: Sequence[DeadLetterRow]) -> set[Outcome]:
+    """The outcomes of the recipients that dead letters stand for."""
+    reasons = {row.reason for row in found if row.ordinal is not None}
+    return {outcome for outcome in Outcome if outcome.reason in reasons}
 
 
 def drop_letters(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sendonce.cli.looks import Looks
 from sendonce.cli.output import counted, duration, moment, number, out, print_json, table
-from sendonce.cli.session import Session, with_session
+from sendonce.cli.session import Session, with_session_whose_json_is
 from sendonce.cli.status import stop_text
 from sendonce.config import lanes_in
 from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
@@ -35,7 +35,7 @@ _WAITS = {
 @click.command()
 @click.option("--watch", is_flag=True, help="Stay, and show it as it goes, until Ctrl-C.")
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, help="Seconds between two looks.")
-@with_session
+@with_session_whose_json_is("One JSON document on standard output; with --watch one a line.")
 def lanes(session: Session, watch: bool, every_s: float) -> None:
     """Limits of every lane and sender: what is left of them, and who waits for which.
 
@@ -43,7 +43,7 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
     handed to the provider over the last minute. On Spanner what is watched may be 10 s old.
 
     \b
-    With --json: {at, scopes}; with --watch too, one line for each look. A scope:
+    With --json: {at, scopes}. A scope:
       scope             lane:NAME, sender:NAME, or that of another limit
       sender            the lane's; null for other scopes, as the next two
       fallback          the lane's second sender, null without one

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sendonce.cli.output import counted, err, kind_text, moment, out, print_json, table
-from sendonce.cli.session import Session, with_session
+from sendonce.cli.session import Session, with_session, with_session_whose_json_is
 from sendonce.cli.words import reason_words
 from sendonce.control.campaigns import get_campaign
 from sendonce.control.export import export_csv, export_ndjson
@@ -106,12 +106,14 @@ def _facts(found: RecipientOutcome) -> Table:
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write here, not to standard output."
 )
 @click.option("--with-address", is_flag=True, help="Add the addresses. Left out otherwise: they are personal data.")
-@with_session
+@with_session_whose_json_is("The same as --format ndjson: a line of JSON for each recipient.")
 def export(session: Session, campaign: str, layout: str, output: Path | None, with_address: bool) -> None:
-    """Every recipient's outcome: recipient_id, message_id, outcome, reason, at, attempt_id, provider_ref, batch.
+    """Every recipient's outcome: recipient_id, message_id, outcome, reason, at, attempt_id, provider_ref, batch,
+    detail.
 
-    Ids are written as they were loaded; import the file as text into a spreadsheet. --json is --format ndjson.
-    A stream's have the idempotency_key of their send; the addresses of sends that are final were wiped.
+    Ids are written as they were loaded; import the file as text into a spreadsheet. The detail is what is known of a
+    refusal beyond its reason. A stream's have the idempotency_key of their send; the addresses of sends that are final
+    were wiped.
     """
     lines = recipient_outcomes(session.store, campaign)
     streams = get_campaign(session.store, campaign).kind == STREAM

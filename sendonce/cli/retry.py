@@ -12,7 +12,7 @@ from sendonce.cli.output import counted, err, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.cli.words import reason_words
 from sendonce.control.expiry import read_end
-from sendonce.control.worth import WORTH, chosen_reasons
+from sendonce.control.worth import WORTH, chosen_reasons, warnings_of
 from sendonce.delivery.reopening import Opening
 from sendonce.delivery.retrying import RetryPlan, plan_retry
 from sendonce.delivery.retrying import retry as open_again
@@ -38,8 +38,8 @@ def retry(
     """Send again to those of CAMPAIGN who were refused for a reason that passes, as a new round.
 
     Without --reason: `exhausted` and `provider.mailbox_full`. What fails in the same way again is left unless it is
-    named. Whoever was, or may have been, accepted is never sent to again; suppressions recorded meanwhile hold. A
-    completed campaign runs again. Killed in the middle: the same call goes on with the same round.
+    named, with a warning. Whoever was, or may have been, accepted is never sent to again; suppressions recorded
+    meanwhile hold. A completed campaign runs again. Killed in the middle: the same call goes on with the same round.
     """
     if not failed and not reasons:
         raise WrongCall(
@@ -78,6 +78,8 @@ def _show(plan: RetryPlan) -> None:
         out().print(made)
     for outcome, _ in _most_first(plan.left):
         out().print(Text(f"{outcome.reason} is left: {WORTH[outcome].why}", "dim"))
+    for reason, why in warnings_of(plan.to_open).items():
+        out().print(Text(f"{reason} will most likely be refused again: {why}", "yellow"))
     if plan.goes_on:
         out().print(f"Round {plan.number} goes on, which {plan.goes_on} began.", markup=False)
 
@@ -112,6 +114,7 @@ def _as_json(plan: RetryPlan, opening: Opening | None) -> dict[str, Any]:
         "reopened": sum(opened.values()),
         "batches": None if opening is None else opening.batches,
         "reasons": {outcome.reason: times for outcome, times in _most_first(opened)},
+        "warnings": warnings_of(opened),
         "left": {
             outcome.reason: {"recipients": times, "why": WORTH[outcome].why}
             for outcome, times in _most_first(plan.left)

@@ -88,8 +88,16 @@ class Session:
 
 def with_session(command: Command) -> Command:
     """Adds --store, --config and --json; the command gets a `Session` first."""
+    return with_session_whose_json_is("One JSON document on standard output, for machines.")(command)
 
-    @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, for machines.")
+
+def with_session_whose_json_is(what: str) -> Callable[[Command], Command]:
+    """The same for commands whose --json gives something else: `what`, as their help says it."""
+    return functools.partial(_with_session, what)
+
+
+def _with_session(json_help: str, command: Command) -> Command:
+    @click.option("--json", "as_json", is_flag=True, help=json_help)
     @click.option("--config", metavar="FILE", help="Settings file. [SENDONCE_CONFIG, ./sendonce.yaml]")
     @click.option("--store", metavar="URL", help="Store to use. [SENDONCE_STORE, the settings file]")
     @functools.wraps(command)

@@ -25,7 +25,7 @@ from sendonce.cli.output import (
     table,
 )
 from sendonce.cli.senders import health_text
-from sendonce.cli.session import Session, WrongCall, with_session
+from sendonce.cli.session import Session, WrongCall, with_session, with_session_whose_json_is
 from sendonce.cli.words import reason_words, wait_words
 from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
 from sendonce.control.expiry import end_of
@@ -98,13 +98,13 @@ def list_campaigns(session: Session) -> None:
 @click.argument("campaign", required=False)
 @click.option("--watch", is_flag=True, help="Stay, and show it as it goes, until it has ended.")
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, help="Seconds between two looks.")
-@with_session
+@with_session_whose_json_is("One JSON document on standard output; with --watch one a line.")
 def status(session: Session, campaign: str | None, watch: bool, every_s: float) -> None:
     """How far CAMPAIGN is. Without a name: the one campaign there is, or the newest that runs, before
     streams of sends.
 
     Counts come from the batches themselves. Done means a final outcome; 100 % only when everybody has one.
-    With --watch --json: one line of JSON for each look. On Spanner what is watched may be 10 s old; the first look, and
+    On Spanner what is watched may be 10 s old; the first look, and
     a call without --watch, show the present.
     """
     campaign = campaign or _only_or_running(session)

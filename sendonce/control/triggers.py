@@ -1,15 +1,9 @@
 """Triggers: from a message's bytes to one idempotent call into control, or to one reason why not."""
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
-from importlib import resources
 from typing import Any, Final, Optional
-
-import jsonschema
 
 from schemas.elements import Reference
 from sendonce.control.campaigns import CANCELLING, ENDED, Change, begin_cancel, pause, resume, start
@@ -21,6 +15,7 @@ from sendonce.control.sends import Send, read_send
 from sendonce.control.streams import PENDING, Queue, take_sends
 from sendonce.control.strict_json import BadJson, parse
 from sendonce.control.trigger_faults import BadTrigger
+from sendonce.control.trigger_rules import broken_rules
 from sendonce.control.trigger_times import moment_in
 from sendonce.stores.base import AlreadyExists, Store, StoreError, ValueRefused
 from sendonce.stores.opening import store_key
@@ -100,9 +95,8 @@ def _checked(value: Any, published_at: Optional[datetime]) -> Trigger | Send:
     if kind not in ("start", *_ACTIONS, "send"):
         raise BadTrigger("unknown_type", "the field type must be start, pause, resume, cancel or send")
     shape = kind if kind in ("start", "send") else "control"
-    fault = jsonschema.exceptions.best_match(_validator(shape).iter_errors(value))
-    if fault is not None:
-        raise BadTrigger("invalid", f"{_place(fault)}: {_rule(fault)}")
+    if problem := broken_rules(shape, value):
+        raise BadTrigger("invalid", problem)
     if kind == "send":
         return read_send(value, published_at)
     if type(value.get("seq", 0)) is not int:
@@ -272,35 +266,3 @@ def _keep(store: Store, cancel: Trigger, by: str) -> Change:
     if new is None:
         return apply_trigger(store, cancel, by)
     return Change(cancel.campaign_id, "none", "none", new, "kept: whoever starts the campaign cancels it")
-
-
-@cache
-def _validator(shape: str) -> Any:
-    schema = json.loads(resources.files("schemas").joinpath("trigger.schema.json").read_text("utf-8"))
-    return _STRICT({"$ref": f"#/$defs/{shape}", "$defs": schema["$defs"]})
-
-
-def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """In JSON Schema (ECMA-262) `$` is the end; in Python there may be a line break behind it."""
-    if isinstance(value, str) and (value.endswith("\n") or not re.search(pattern, value)):
-        yield jsonschema.ValidationError("does not match the pattern")
-
-
-_STRICT: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, {"pattern": _pattern}
-)
-
-
-def _place(fault: jsonschema.ValidationError) -> str:
-    return ".".join(str(step) for step in fault.absolute_path) or "the body"
-
-
-def _rule(fault: jsonschema.ValidationError) -> str:
-    """What the schema asks for there. Never the value, nor a name that somebody else chose: both may be personal."""
-    rule: Any = fault.validator_value
-    if fault.validator == "required" and isinstance(fault.instance, dict):
-        return f"needs {', '.join(name for name in rule if name not in fault.instance)}"
-    if fault.validator == "additionalProperties" and isinstance(fault.schema, dict):
-        known = ", ".join(fault.schema.get("properties", {}))
-        return f"has a field that is not known; known are {known}"
-    return f"does not match {fault.validator} {json.dumps(rule)}"

@@ -27,13 +27,15 @@ class NeverAgain(ControlFault):
 
 @dataclass(frozen=True)
 class Worth:
-    """by_default: opened unless reasons are named. why: why it is, or why it is left."""
+    """by_default: opened unless reasons are named. why: why it is, or why it is left. lasts: nothing that anybody could
+    mend meanwhile makes it go another way."""
 
     by_default: bool
     why: str
+    lasts: bool = False
 
 
-_PINNED: Final = Worth(False, "template and variables are pinned, so the letter fails in the same way")
+_PINNED: Final = Worth(False, "template and variables are pinned, so the letter fails in the same way", lasts=True)
 
 WORTH: Final[dict[Outcome, Worth]] = {
     Outcome.EXHAUSTED: Worth(True, "never sent: the provider took nothing for too many tries"),
@@ -47,17 +49,17 @@ WORTH: Final[dict[Outcome, Worth]] = {
     Outcome.RENDER_BAD_VARIABLE: _PINNED,
     Outcome.RENDER_UNSAFE_LINK: _PINNED,
     Outcome.RENDER_HEADER_CONTROL_CHAR: _PINNED,
-    Outcome.ADDRESS_INVALID: Worth(False, "the address stays what it is"),
+    Outcome.ADDRESS_INVALID: Worth(False, "the address stays what it is", lasts=True),
     Outcome.ADDRESS_SMTPUTF8_UNSUPPORTED: Worth(
         False, "the sender cannot carry the address; name it if the sender changed"
     ),
     Outcome.EXPIRED: Worth(False, "the end was set by a person; name it after giving the campaign a later one"),
     Outcome.PROVIDER_REFUSED: Worth(False, "the provider said no; name it once its cause is mended"),
-    Outcome.PROVIDER_INVALID_ADDRESS: Worth(False, "the address stays what it is"),
-    Outcome.PROVIDER_UNKNOWN_MAILBOX: Worth(False, "there is no such mailbox"),
-    Outcome.PROVIDER_CONTENT: Worth(False, "the letter stays what it is"),
+    Outcome.PROVIDER_INVALID_ADDRESS: Worth(False, "the address stays what it is", lasts=True),
+    Outcome.PROVIDER_UNKNOWN_MAILBOX: Worth(False, "there is no such mailbox", lasts=True),
+    Outcome.PROVIDER_CONTENT: Worth(False, "the letter stays what it is", lasts=True),
     Outcome.PROVIDER_POLICY: Worth(False, "the provider's policy is against it; name it once that is mended"),
-    Outcome.PROVIDER_TOO_LARGE: Worth(False, "the letter stays what it is"),
+    Outcome.PROVIDER_TOO_LARGE: Worth(False, "the letter stays what it is", lasts=True),
 }
 
 BY_DEFAULT: Final = frozenset(outcome for outcome, worth in WORTH.items() if worth.by_default)
@@ -97,6 +99,13 @@ def _chosen(name: str) -> Outcome:
 def known_reasons() -> list[str]:
     """The reasons that a retry may name, those that it opens by default first."""
     return [outcome.reason for outcome in sorted(WORTH, key=lambda outcome: (outcome not in BY_DEFAULT, outcome))]
+
+
+def warnings_of(outcomes: Collection[Outcome]) -> dict[str, str]:
+    """Of those that somebody wants to open again, the reasons that last, and why it is of no use."""
+    return {
+        outcome.reason: WORTH[outcome].why for outcome in sorted(outcomes) if outcome in WORTH and WORTH[outcome].lasts
+    }
 
 
 def names_of(outcomes: Collection[Outcome]) -> list[str]:

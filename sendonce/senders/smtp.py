@@ -110,7 +110,8 @@ class Smtp:
         try:
             self._loop.run(lambda: self._greet(timeout_s))
         except CannotConnect as fault:
-            return Reached(fault.judgement.reason, f"no conversation with {place}: {fault.judgement.detail}")
+            told = fault.judgement.detail.replace("connect at connect", "connect")
+            return Reached(fault.judgement.reason, f"no conversation with {place} ({told})")
         steps = {"required": "STARTTLS", "implicit": "TLS"}.get(self._settings.tls, "no TLS asked for")
         return Reached("", f"{place} answers: {steps}, {'logged in' if self._settings.user else 'no login'}")
 

@@ -200,13 +200,19 @@ def test_replay_opens_one_recipient_by_id_and_what_passes_by_filter(store: Store
     assert (told.code, told.json["replayed"], told.json["left"]) == (1, 1, 2)
     assert list(batch_row(store, "spring", 0).outcomes) == [0, 65, 65, 2]
     one = next(row["id"] for row in sendonce("dead-letters", "list", "--json").json if row["ordinal"] == 2)
-    assert sendonce("dead-letters", "replay", one).code == 0
+    named = sendonce("dead-letters", "replay", one)
+    assert named.code == 0
+    assert "render.error will most likely be refused again: template and variables are pinned" in " ".join(
+        named.err.split()
+    )
     assert list(batch_row(store, "spring", 0).outcomes) == [0, 65, 0, 2]
     assert campaign_row(store, "spring").state == "running"
 
 
 def test_show_by_filter_shows_each_and_by_id_one(sendonce: Call, ids: dict[str, str]) -> None:
     assert sendonce("dead-letters", "show", ids["invalid"], "--json").json["reason"] == "invalid"
+    assert "`--body` shows it" in " ".join(sendonce("dead-letters", "show", ids["invalid"]).out.split())
+    assert "--body" not in sendonce("dead-letters", "show", ids["invalid"], "--body").out
     several = sendonce("dead-letters", "show", ids["invalid"], ids["not_utf8"])
     assert several.code == 0
     assert ids["invalid"] in several.out

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from sendonce.cli.main import _COMMANDS, cli, run
+from sendonce.control.export import COLUMNS
 from sendonce.stores.base import Store
 from tests.cli.conftest import Call
 
@@ -49,6 +50,27 @@ def test_help_fits_80_columns(sendonce: Call, name: str) -> None:
 @pytest.mark.parametrize("name", ["doubts", "templates", "config"])
 def test_help_of_a_group_cuts_no_sentence_off(sendonce: Call, name: str) -> None:
     assert "..." not in sendonce(name, "--help").out.split("Commands:")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "json"),
+    [
+        ("export", "The same as --format ndjson: a line of JSON for each recipient."),
+        ("status", "One JSON document on standard output; with --watch one a line."),
+        ("lanes", "One JSON document on standard output; with --watch one a line."),
+        ("list", "One JSON document on standard output, for machines."),
+    ],
+)
+def test_help_says_once_what_json_gives(sendonce: Call, name: str, json: str) -> None:
+    said = " ".join(sendonce(name, "--help").out.split())
+    assert f"--json {json}" in said
+    assert "ndjson" not in said.replace("[csv|ndjson]", "").replace(json, "")
+    assert "line of JSON" not in said.replace(json, "")
+
+
+def test_help_of_export_names_every_column(sendonce: Call) -> None:
+    told = " ".join(sendonce("export", "--help").out.split()).split("outcome: ")[1].split(". ")[0]
+    assert told == ", ".join(COLUMNS)
 
 
 def test_help_names_every_command(sendonce: Call) -> None:

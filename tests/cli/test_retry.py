@@ -37,10 +37,31 @@ def test_it_shows_whom_it_opens_and_why_the_others_are_left(store: Store, sendon
         "reopened": 3,
         "batches": None,
         "reasons": {"provider.mailbox_full": 2, "exhausted": 1},
+        "warnings": {},
         "left": {"provider.unknown_mailbox": {"recipients": 1, "why": "there is no such mailbox"}},
         "under_way": 0,
         "maybe_reached": 0,
     }
+
+
+def test_it_warns_of_reasons_that_last_whoever_names_them(store: Store, sendonce: Call) -> None:
+    """`--failed` said why it leaves such; `--reason` opened them without a word."""
+    pinned = Outcome.RENDER_BAD_VARIABLE
+    sent(store, {1: pinned, 2: FULL, 3: Outcome.EXPIRED})
+    named = ("--reason", pinned.reason, "--reason", FULL.reason, "--reason", UNKNOWN.reason, "--reason", "expired")
+
+    shown = sendonce("retry", "spring", *named, "--dry-run")
+    told = sendonce("retry", "spring", *named, "--dry-run", "--json").json
+
+    said = " ".join(shown.out.split())
+    assert shown.widest <= 80
+    assert (
+        "render.bad_variable will most likely be refused again: template and variables are pinned, so the letter fails "
+        "in the same way"
+    ) in said
+    assert said.count("will most likely") == 1, "a full mailbox empties, an end may be moved, the fourth has nobody"
+    assert list(told["warnings"]) == ["render.bad_variable"]
+    assert "fails in the same way" in told["warnings"]["render.bad_variable"]
 
 
 def test_a_script_has_to_say_yes_and_then_the_campaign_runs_again(store: Store, sendonce: Call) -> None:

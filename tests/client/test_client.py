@@ -200,6 +200,13 @@ def test_a_refusal_says_where_and_holds_no_value(change: dict[str, Any], field: 
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
+def test_a_field_that_is_not_known_is_told_by_its_place() -> None:
+    """Its name may be a person's; which one it is has to be told all the same."""
+    recipient = {"recipient_id": "1", "SECRET@one.example": "x", "email": "a@one.example"}
+    with pytest.raises(InvalidTrigger, match=r"^recipients.0: field 2 is not known \(counted from 1\); known are "):
+        send_body("otp", [recipient], idempotency_key="k", priority="high")
+
+
 def test_a_single_recipient_that_is_no_list_is_refused() -> None:
     with pytest.raises(InvalidTrigger, match="recipients: must be a list of 1 to 100"):
         send_body("otp", ANN, idempotency_key="k", priority="high")  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def test_a_mail_server_that_says_nothing_is_not_waited_for() -> None:
 @pytest.mark.needs("aiosmtplib")
 def test_nobody_there(closed_port: int) -> None:
     found = looked_at(**smtp(closed_port))
-    assert (found.level, "connect at connect" in found.found) == ("fail", True)
+    assert (found.level, "(connect)" in found.found) == ("fail", True)
     assert "nobody answers" in found.mend
 
 

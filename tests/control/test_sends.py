@@ -596,7 +596,7 @@ def test_a_value_that_a_column_does_not_take_is_that_triggers_fault(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the schema lets through: the job goes on, and so do the neighbours."""
-    monkeypatch.setattr("sendonce.control.triggers._validator", lambda shape: jsonschema.Draft202012Validator({}))
+    monkeypatch.setattr("sendonce.control.trigger_rules._validator", lambda shape: jsonschema.Draft202012Validator({}))
     long = json.dumps({"v": 1, "type": "start", "campaign_id": "c" * 300}).encode()
     found = take(store, body("one"), body("two", template="x" * 70), long, body("three"))
     assert [(taken.ended, taken.reason) for taken in found] == [

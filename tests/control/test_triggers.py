@@ -93,6 +93,37 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
         ({"v": 1, "type": "start"}, "the body: needs campaign_id"),
         ({"v": 1, "type": "send", "template": "SECRET", "priority": "high"}, "needs idempotency_key, recipients"),
         (
+            {"v": 1, "type": "start", "SECRET": 1},
+            "the body: field 3 is not known (counted from 1); known are v, type, "
+            "campaign_id, seq, at; needs campaign_id",
+        ),
+        (
+            {"v": 1, "campaign": "SECRET", "type": "pause"},
+            "the body: field 2 (campaign_id?) is not known (counted from "
+            "1); known are v, type, campaign_id, seq; needs campaign_id",
+        ),
+        (
+            {"v": 1, "type": "start", "campaign_id": "spring", "SECRET": 1, "Seq": 2},
+            "the body: field 4, field 5 (seq?) are not known (counted from 1); known are v, type, campaign_id, seq, at",
+        ),
+        (
+            {
+                "v": 1,
+                "type": "send",
+                "template": "otp",
+                "priority": "high",
+                "idempotency_key": "k",
+                "recipients": [{"recipient_id": "1", "email": "SECRET", "SECRET@one.example": 1, "vars": {}}],
+            },
+            "recipients.0: field 3, field 4 are not known (counted from 1); known are recipient_id, email, locale, "
+            "timezone, variables",
+        ),
+        (
+            {"v": 1, "type": "start", "campaign_id": "spring", **{f"SECRET{number}": 1 for number in range(8)}},
+            "the body: field 4, field 5, field 6, field 7, field 8 and 3 more are not known (counted from 1); known "
+            "are v, type, campaign_id, seq, at",
+        ),
+        (
             {
                 "v": 1,
                 "type": "send",
@@ -105,7 +136,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
         ),
     ],
 )
-def test_what_is_missing_is_named_and_nothing_else(body: dict[str, object], said: str) -> None:
+def test_what_is_missing_or_not_known_is_told_and_nothing_else(body: dict[str, object], said: str) -> None:
     with pytest.raises(BadTrigger) as fault:
         read_trigger(json.dumps(body).encode())
     assert fault.value.reason == "invalid"
