@@ -265,7 +265,7 @@ def _doubts(store: Store) -> Iterator[Finding]:
         yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
 
 
-def _topics(store: Store, config: Config, *, offline: bool) -> Iterator[Finding]:
+def _topics(store: Store, config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """The topics that jobs use, those of the store; and those of the settings, which may not be applied yet."""
     applied, waiting = store.read(topics_in), store.read(waiting_notices)
     topics = {} if offline else {**config.topics(), **applied}
