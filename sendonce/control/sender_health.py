@@ -6,8 +6,8 @@ from typing import Any, Final, Optional
 
 import orjson
 
-from schemas.tables import Setting, Switch
-from sendonce.control.stops import MENDS, mend_of
+from schemas.tables import Switch
+from sendonce.control.stops import MENDS, mend_of, senders_of
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader
 
@@ -68,9 +68,8 @@ def sender_health(reader: Reader, sender: str, now: datetime) -> SenderHealth:
 
 
 def unwell_senders(reader: Reader, lanes: tuple[str, ...]) -> list[SenderHealth]:
-    """The senders of these lanes that are not well, each once."""
-    rows = [reader.get(Setting, "lane", lane) for lane in lanes]
-    names = dict.fromkeys(str(orjson.loads(row.value)["sender"]) for row in rows if row is not None)
+    """The senders of these lanes, their fallbacks too, that are not well, each once."""
+    names = dict.fromkeys(name for lane in lanes for name in senders_of(reader, lane) if name)
     now = reader.now()
     found = [sender_health(reader, name, now) for name in names]
     return [health for health in found if health.state != WELL]

@@ -1,9 +1,12 @@
 """`sendonce doctor` with senders: at their door, or offline; and addresses out of examples."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from schemas.tables import Switch
+from sendonce.stores.opening import shared_store
 from tests.cli.conftest import Call
 from tests.providers.smtp import FakeSmtp
 from tests.senders.smtp_letters import PASSWORD, USER
@@ -60,6 +63,21 @@ def test_doctor_does_not_ask_a_provider_that_may_not_be_used_from_here(
         monkeypatch.delenv("P")
         assert sendonce("doctor").code == 1, "a password that is missing"
         assert fake.connections == 0
+
+
+def test_doctor_tells_of_a_fallback_that_is_not_well(sendonce: Call, folder: Path) -> None:
+    (folder / "sendonce.yaml").write_text(
+        "senders: {box: {adapter: outbox}, spare: {adapter: outbox, path: spare}}\n"
+        "lanes: {high: {sender: box, fallback: spare}}\n"
+    )
+    sendonce("init")
+    halted = Switch("sender:spare", "halted", datetime.now(UTC), "w", "disk_full")
+    shared_store("sqlite:///.sendonce/sendonce.db").transact(lambda tx: tx.put(halted), tag="test")
+
+    answer = sendonce("doctor", "--json")
+
+    (found,) = [finding for finding in answer.json if finding["what"] == "sender spare"]
+    assert (answer.code, found["level"], "halted (disk_full)" in found["found"]) == (1, "fail", True)
 
 
 STARTERS = 'from: "Example Shop <news@shop.example>"\nunsubscribe: {base_url: "https://shop.example/u"}\n'
