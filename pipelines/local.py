@@ -163,7 +163,6 @@ class _Job:
         self.rounds += 1
         failed: list[BaseException] = []
         self._worker.on_fault = failed.append
-        started_s = time.monotonic()
         with errors_kept_back() as beams_words:
             try:
                 self._graph.run(triggers)
@@ -176,16 +175,27 @@ class _Job:
                 raise
             finally:
                 self._worker.settle()
-        self._measure(time.monotonic() - started_s)
+        self._measure()
 
-    def _measure(self, seconds: float) -> None:
-        """Each lane's pace: what passed in this round, smoothed over the last few."""
-        for lane, passed in self._worker.passed.items():
+    def _measure(self) -> None:
+        """Each lane's pace, smoothed over the last few rounds."""
+        worker = self._worker
+        for lane, passed in worker.passed.items():
             if passed:
-                now = passed / max(seconds, 0.05)
-                before = self._worker.pace.get(lane, now)
-                self._worker.pace[lane] = (before + now) / 2
-        self._worker.passed.clear()
+                rendering_s, sending_s = worker.rendering_s.get(lane, 0.0), worker.sending_s.get(lane, 0.0)
+                now = pace_of(passed, rendering_s, sending_s, worker.pool(lane).threads)
+                before = worker.pace.get(lane, now)
+                worker.pace[lane] = (before + now) / 2
+        for measured in (worker.passed, worker.sending_s, worker.rendering_s):
+            measured.clear()
+
+
+def pace_of(passed: int, rendering_s: float, sending_s: float, threads: int) -> float:
+    """Recipients a second while the one thread that renders, or all of those that send, have enough to do.
+
+    Not those of the round: one that kept a few threads busy would never plan enough for all of them.
+    """
+    return passed / max(rendering_s, sending_s / threads, 0.05)
 
 
 class _Graph:

@@ -94,6 +94,9 @@ class _RenderBatch(InspectedDoFn):
         self._render_ms.update(int(took_s * 1000))
         if self._spec.live:
             self._measure(reference.priority, len(letters.letters), took_s)
+        else:
+            rendering_s = self._worker.rendering_s
+            rendering_s[reference.priority] = rendering_s.get(reference.priority, 0.0) + took_s
         yield from self._dead_letters(reference, letters)
         shard = shard_of(reference.campaign_id, reference.batch_no) % self._shards
         yield f"{reference.priority}/{shard}", element

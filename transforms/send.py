@@ -171,7 +171,9 @@ class _RateLimitedSend(InspectedDoFn):
             self._outcomes[kind].inc(count)
         # Whoever a limit sends away took no time: a lane that only waits is not slow, and plans on at its pace.
         passed = sum(delivery.outcomes.values()) + (delivery.left if delivery.reason == "limit" else 0)
-        self._worker.passed[rendered.priority] = self._worker.passed.get(rendered.priority, 0) + passed
+        lane, worker = rendered.priority, self._worker
+        worker.passed[lane] = worker.passed.get(lane, 0) + passed
+        worker.sending_s[lane] = worker.sending_s.get(lane, 0.0) + delivered.ms / 1000
 
     def _release(self, rendered: RenderedBatch, due_at: datetime) -> None:
         _release(self._worker, rendered, due_at)

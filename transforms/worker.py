@@ -78,7 +78,8 @@ class Worker:
     """The resources of one process.
 
     pace: recipients a second that each lane was measured to pass (in a live job: to render), for the planner. passed:
-    recipients that got their outcome since that was last measured. fair: what the campaigns of each lane got.
+    recipients that got their outcome since that was last measured, and what that took: rendering_s of the one thread
+    that renders, sending_s of all that send, without waits for permits. fair: what the campaigns of each lane got.
     sweep_memories: what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text
     of it. on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for
     work begins. on_room: told the lane whose pool has room again. looks: what a live job's looks have found. notices:
@@ -93,6 +94,8 @@ class Worker:
         self.stopping = threading.Event()
         self.pace: dict[str, float] = {}
         self.passed: dict[str, int] = {}
+        self.rendering_s: dict[str, float] = {}
+        self.sending_s: dict[str, float] = {}
         self.fair: dict[str, FairShare] = {}
         self.sweep_memories: dict[str, SweepMemory] = {}
         self.on_fault: Callable[[BaseException], None] = lambda fault: None

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipelines.local import Round
+from pipelines import local
+from pipelines.local import Round, pace_of
 from schemas.elements import TriggerMessage
 from schemas.tables import Job
 from sendonce.cli.watching import wait_text
@@ -273,3 +274,35 @@ def test_the_store_says_why_somebody_was_refused(shop: Shop) -> None:
     assert found.detail is not None
     assert "name" in found.detail
     assert "Canary" not in found.detail
+
+
+@pytest.mark.parametrize(
+    ("rendering_s", "sending_s", "threads", "pace"),
+    [
+        (0.1, 8.0, 16, 2000),  # 2 of 16 threads were busy for 4 s: all of them pass eight times as many
+        (0.1, 64.0, 16, 250),
+        (2.0, 8.0, 16, 500),  # more threads would wait for the one that renders
+        (0.0, 0.0, 4, 20_000),
+    ],
+)
+def test_a_pace_is_that_of_threads_which_all_have_something_to_do(
+    rendering_s: float, sending_s: float, threads: int, pace: float
+) -> None:
+    """A round that kept 2 of 16 threads waiting for a slow provider planned no more for the next, and so for ever."""
+    assert pace_of(1000, rendering_s, sending_s, threads) == pytest.approx(pace)
+
+
+def test_what_a_round_took_is_measured_and_then_forgotten(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def noted(*took: float) -> float:
+        measured.append(took)
+        return pace_of(*took)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local, "pace_of", noted)
+    shop.campaign("spring", people(25))
+    shop.run()
+    shop.campaign("autumn", people(7))
+    shop.run()
+    assert [took[0] for took in measured] == [25, 7]
+    assert all(rendering_s > 0 for _, rendering_s, _, _ in measured)

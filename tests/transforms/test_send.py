@@ -38,6 +38,7 @@ class FakeWorker:
     asked: list[int] = field(default_factory=list)
     released: list[tuple[int, str]] = field(default_factory=list)
     passed: dict[str, int] = field(default_factory=dict)
+    sending_s: dict[str, float] = field(default_factory=dict)
 
     def deliverer(self, priority: str) -> "FakeWorker":
         return self
@@ -102,6 +103,7 @@ def test_a_batch_that_is_done_leaves_no_state_and_no_timer(fake: FakeWorker) -> 
     run(TestStream().add_elements([("bulk/0", batch(1))]).advance_processing_time(60).advance_watermark_to_infinity())
     assert (fake.asked, fake.released) == ([1], [])
     assert fake.passed == {"bulk": 3}
+    assert fake.sending_s.keys() == {"bulk"}
 
 
 def test_a_batch_waits_for_its_permit_and_is_tried_again_when_it_is_due(fake: FakeWorker) -> None:
