@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sinks import KEY
+from benchmarks.sinks import KEY, SECRETS
 from benchmarks.throughput import CAMPAIGN, FROM, prepare
 from schemas.tables import Switch
 from sendonce import config as configuration
@@ -171,7 +171,7 @@ def provider(log: Path, answers_after_ms: int = PROVIDER_MS) -> Iterator[str]:
 def job(folder: Path, subscription: str, *options: str) -> Iterator[None]:
     """`sendonce run --subscription` as people start it, until the block ends."""
     command = [sys.executable, *RUN, "run", "--subscription", subscription, *options]
-    environment = {**os.environ, "SENDONCE_STORE": f"sqlite:///{folder}/store.db", "BENCH_KEY": KEY}
+    environment = {**os.environ, "SENDONCE_STORE": f"sqlite:///{folder}/store.db", **SECRETS}
     with open(folder / "job.log", "ab") as said:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
         try:

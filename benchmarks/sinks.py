@@ -1,4 +1,4 @@
-"""Where a benchmark's letters go, and what arrived there: a fake SendGrid in a process of its own, or a folder."""
+"""Where a benchmark's letters go, and what arrived there: a fake provider in a process of its own, or a folder."""
 
 import hashlib
 import json
@@ -6,13 +6,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
+from urllib.parse import urlsplit
+
+from tests.providers import ses, webhook
 
 KEY = "SG.benchmark"
+# What the senders' settings name, for the environment of a process that sends.
+SECRETS = {
+    "BENCH_KEY": KEY,
+    "BENCH_SES_KEY_ID": ses.KEY_ID,
+    "BENCH_SES_SECRET": ses.SECRET,
+    "BENCH_WEBHOOK_SECRET": webhook.SECRET,
+}
 
 
 @dataclass(frozen=True)
@@ -36,17 +46,71 @@ class Sink(Protocol):
         """CPU seconds that the sink has used so far, outside the sending process; 0 when it has no process."""
 
 
-class FakeSendGrid:
-    """`tests.providers.sendgrid` as a process: real HTTP on loopback, every request logged."""
+@dataclass(frozen=True)
+class Provider:
+    """A fake provider that runs as `python -m MODULE OPTIONS --log FILE --delay-ms N`, and prints its address.
 
-    def __init__(self, url: str, log: Path, pid: int) -> None:
+    account: the sender's settings that lead to an address. answers_after_ms: as a real one far away does; 0 where only
+    the sending machine's own work is to be seen.
+    """
+
+    module: str
+    account: Callable[[str], dict[str, Any]]
+    options: Sequence[str] = ()
+    answers_after_ms: int = 0
+
+
+def _mail_account(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {"adapter": "smtp", "host": parts.hostname, "port": parts.port, "tls": "never", "parallel": 32}
+
+
+PROVIDERS = {
+    "sendgrid": Provider(
+        "tests.providers.sendgrid",
+        lambda url: {"adapter": "sendgrid", "base_url": url, "api_key": "env:BENCH_KEY"},
+        ("--key", KEY, "--checks", "none"),
+    ),
+    "smtp": Provider("tests.providers.smtp_sink", _mail_account, answers_after_ms=30),
+    "ses": Provider(
+        "tests.providers.ses",
+        lambda url: {
+            "adapter": "ses",
+            "endpoint_url": url,
+            "region": ses.REGION,
+            "access_key_id": "env:BENCH_SES_KEY_ID",
+            "secret_access_key": "env:BENCH_SES_SECRET",
+            "parallel": 16,
+        },
+        ("--checks", "signature"),
+        answers_after_ms=100,
+    ),
+    "webhook": Provider(
+        "tests.providers.webhook",
+        lambda url: {
+            "adapter": "webhook",
+            "url": url,
+            "secret": "env:BENCH_WEBHOOK_SECRET",
+            "parallel": 8,
+            "allow_private": True,
+        },
+        answers_after_ms=50,
+    ),
+}
+
+
+class Fake:
+    """A fake provider as a process: real connections on loopback, every request logged."""
+
+    def __init__(self, provider: Provider, url: str, log: Path, pid: int) -> None:
+        self._provider = provider
         self._url = url
         self._log = log
         self._pid = pid
         self._read_to = 0
 
     def settings(self) -> dict[str, Any]:
-        return {"adapter": "sendgrid", "base_url": self._url, "api_key": "env:BENCH_KEY"}
+        return self._provider.account(self._url)
 
     def arrived(self) -> Arrived:
         requests = recipients = size = 0
@@ -55,7 +119,7 @@ class FakeSendGrid:
             log.seek(self._read_to)
             for line in log:
                 found = json.loads(line)
-                assert found["accepted"], found["verdict"]
+                assert found["accepted"], found
                 requests += 1
                 recipients += found["recipients"]
                 size += found["bytes"]
@@ -101,16 +165,17 @@ def _digest(words: list[str]) -> str:
 
 @contextmanager
 def sink_of(sender: str, folder: Path) -> Iterator[Sink]:
-    """The sink of a sender, `sendgrid` or `outbox`; its files lie in `folder`."""
+    """The sink of a sender, `outbox` or one of `PROVIDERS`; its files lie in `folder`."""
     if sender == "outbox":
         yield Folder(folder / "outbox")
         return
-    log = folder / "sendgrid.log"
+    provider, log = PROVIDERS[sender], folder / f"{sender}.log"
     log.touch()
-    command = [sys.executable, "-m", "tests.providers.sendgrid", "--log", str(log), "--key", KEY, "--checks", "none"]
+    command = [sys.executable, "-m", provider.module, *provider.options, "--log", str(log)]
+    command += ["--delay-ms", str(provider.answers_after_ms)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        yield FakeSendGrid(_first_line(server.stdout).split()[-1], log, server.pid)
+        yield Fake(provider, _first_line(server.stdout).split()[-1], log, server.pid)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(10)
@@ -119,5 +184,5 @@ def sink_of(sender: str, folder: Path) -> Iterator[Sink]:
 def _first_line(output: IO[str] | None) -> str:
     assert output is not None
     line = output.readline()
-    assert line, "the fake SendGrid did not start"
+    assert line, "the fake provider did not start"
     return line

@@ -73,6 +73,8 @@ _PEOPLE: Final[tuple[tuple[str, tuple[str, ...], bool, str, str], ...]] = (
 _WEIGHTS: Final = (34, 14, 12, 10, 12, 10, 5, 3)
 _DOMAINS: Final = ("mail.example", "post.example", "letterbox.example", "work.example", "uni.example")
 _RARE_DOMAINS: Final = ("bücher.example", "xn--r8jz45g.example", "thư.example")
+# Where everybody of a sample lives.
+DOMAINS: Final = _DOMAINS + _RARE_DOMAINS
 _PICKS: Final = (
     ("Linen tablecloth", "64.00", "linen-tablecloth"),
     ("Stoneware bowl", "14.50", "stoneware-bowl"),

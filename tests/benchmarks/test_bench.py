@@ -27,7 +27,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("sender", "log"), [("sendgrid", "packed"), ("outbox", "rows")])
+@pytest.mark.parametrize(("sender", "log"), [("sendgrid", "packed"), ("outbox", "rows"), ("smtp", "rows")])
 def test_the_last_line_is_one_object_with_the_promised_names(sender: str, log: str) -> None:
     """The run itself asserts that both sides handed over the same letters in the same requests."""
     command = [sys.executable, "-m", "benchmarks.throughput", "--recipients", "300", "--runs", "1", "--json"]
@@ -89,7 +89,28 @@ FIGURES = {
     "ratios": [0.5],
     "sink_busy": 0.1,
     "rounds": 1,
-    "batch_size": None,
+    "batch_size": 5000,
+    "calls": 40,
+    "answers_after_ms": 0,
+    "connections": 1,
+    "side_by_side": 1,
+}
+FAR = {
+    **FIGURES,
+    "sender": "ses",
+    "calls": 50,
+    "ratio": 0.59,
+    "answers_after_ms": 100,
+    "connections": 16,
+    "side_by_side": 24,
+}
+MIME = {
+    "letters": 9,
+    "bytes": 8000,
+    "compiled_us": 20.0,
+    "plain_us": 33.0,
+    "email_us": 900.0,
+    "times_as_fast": 45.0,
 }
 LIMIT = {
     "scope_per_s": 500.0,
@@ -106,6 +127,8 @@ def found(**changes: object) -> dict[str, object]:
     return {
         "about": report.about(),
         "throughput": [{**FIGURES, **changes}],
+        "far": [FAR],
+        "mime": MIME,
         "large": [{**FIGURES, "peak_rss_mb": 250}, {**FIGURES, "peak_rss_mb": 300}],
         "batch_sizes": [{**FIGURES, "batch_size": 5000}],
         "load": {"rows": 100, "file_mb": 0.1, "rows_per_s": 40_000, "rows_per_cpu_s": 45_000, "peak_mb": 60},
@@ -140,6 +163,18 @@ def test_a_figure_that_speed_has_no_part_in_fails_a_check(changes: dict[str, obj
     problems = report.wrong(found(**changes))
     assert len(problems) == bool(word)
     assert all(word in problem for problem in problems)
+
+
+def test_the_page_tells_ratios_of_far_providers_and_what_their_connections_could_bring() -> None:
+    page = report.page(found())
+    assert "**0.59** | ≥ 0.6 ✗" in page
+    assert "| 3,194 | 500 | 1,000 |" in page  # 998 letters in 50 calls, 16 at a time, 10 a second
+    assert "| 20.0 | 33.0 | 900.0 | **45.0** |" in page
+
+
+def test_fewer_calls_than_form_letters_fail_a_check_of_ses() -> None:
+    problems = report.wrong({**found(), "far": [{**FAR, "requests": 3, "store_rows_per_message": 1.0}]})
+    assert problems == ["ses, rows: 3 requests for 30 form letters"]
 
 
 LATENCY = {

@@ -4,7 +4,8 @@
 
 prints its URL and serves until it is told to stop (SIGTERM, SIGINT); whoever calls it signs as KEY_ID with SECRET. The
 log is append-only JSON lines, each written before its reply is: {"at", "operation", "attempt_ids", "campaign_id",
-"batch_no", "message_ids" (asked for), "to", "recipients", "bytes", "sha256", "verdict", "taken" (message ids)}.
+"batch_no", "message_ids" (asked for), "to", "recipients", "bytes", "sha256", "verdict", "taken" (message ids),
+"accepted" (all of them)}.
 `--bodies` keeps what was taken, for `letters_of`.
 """
 
@@ -192,6 +193,7 @@ class FakeSes:
             "sha256": hashlib.sha256(raw).hexdigest(),
             "verdict": fate.fault or str(fate.status),
             "taken": [ids[place] for place in taken if place < len(ids)],
+            "accepted": len(taken) == len(ids) > 0,
         }
         with self._writing:
             if taken and self._bodies is not None:

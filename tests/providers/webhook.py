@@ -1,14 +1,27 @@
-"""A fake receiver of webhooks, as a user would write one: by the JSON Schema and the signature scheme alone."""
+"""A fake receiver of webhooks, as a user would write one: by the JSON Schema and the signature scheme alone.
 
+    python -m tests.providers.webhook --log FILE [--delay-ms N]
+
+prints its URL and serves until it is told to stop (SIGTERM, SIGINT). Then it checks signatures and keys, no schema,
+and keeps no letters. The log is append-only JSON lines, each written before its reply: {"at", "key", "message_ids",
+"recipients" (taken), "bytes", "sha256", "verdict", "accepted"}.
+"""
+
+import argparse
 import base64
 import hashlib
 import hmac
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import orjson
 
+from tests.providers import json_lines
 from tests.providers.http import Received
 from tests.providers.keyed import Answered, KeyedProvider, Taken, as_json
 
@@ -25,10 +38,11 @@ def valid(part: str, value: object) -> None:
 class FakeReceiver(KeyedProvider):
     """answers: `results` tells message by message, `bare` only that it took all, `whole` refuses all for one.
 
-    largest: bytes of a request that it takes.
+    largest: bytes of a request that it takes. by_schema: whether requests and answers are held against the schema.
     """
 
     answers = "results"
+    by_schema = True
     largest = 10_000_000
     secret = SECRET
     path = "/letters"
@@ -41,7 +55,8 @@ class FakeReceiver(KeyedProvider):
         if len(received.body) > self.largest:
             return Answered(413)
         said = orjson.loads(received.body)
-        valid("request", said)
+        if self.by_schema:
+            valid("request", said)
         if received.headers["idempotency-key"] != said["data"]["attempt_id"]:
             return Answered(400)
         messages = said["data"]["messages"]
@@ -58,7 +73,8 @@ class FakeReceiver(KeyedProvider):
             for one in messages
         ]
         reply = {"id": f"order-{len(self.attempts)}", "results": results}
-        valid("reply", reply)
+        if self.by_schema:
+            valid("reply", reply)
         return as_json(200, reply, good)
 
     def conflict(self, same: bool) -> Answered:
@@ -77,3 +93,57 @@ class FakeReceiver(KeyedProvider):
 
 def _taken(message: dict[str, Any]) -> Taken:
     return Taken(message["to"], message["subject"], message["text"], message["html"], message["message_id"])
+
+
+# -- as a process ---------------------------------------------------------------------------------------------------
+
+
+class LoggingReceiver(FakeReceiver):
+    """Writes down what came instead of keeping it, and answers late."""
+
+    by_schema = False
+
+    def __init__(self, log: Path, delay_s: float = 0.0) -> None:
+        super().__init__()
+        self._log = log
+        self._delay_s = delay_s
+
+    def judged(self, received: Received) -> Answered:
+        answered = super().judged(received)
+        return replace(answered, taken=[Taken(one.to, "", "", "", one.message_id) for one in answered.taken])
+
+    def _note(
+        self, received: Received | None, verdict: str, taken: Iterable[Taken] = (), replayed: bool = False
+    ) -> None:
+        got = received or Received("", "", {}, b"")
+        message_ids = [one.message_id for one in taken]
+        line = {
+            "at": time.time(),
+            "key": got.headers.get("idempotency-key", ""),
+            "message_ids": message_ids,
+            "recipients": len(message_ids),
+            "bytes": len(got.body),
+            "sha256": hashlib.sha256(got.body).hexdigest(),
+            "verdict": verdict,
+            "accepted": verdict.startswith("2") and not replayed,
+        }
+        json_lines.append(self._log, orjson.dumps(line))
+        with self._working:
+            self._taken.clear()
+        time.sleep(self._delay_s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.providers.webhook", description=(__doc__ or "").split(":")[0]
+    )
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    options = parser.parse_args()
+    with LoggingReceiver(options.log, options.delay_ms / 1000) as fake:
+        json_lines.until_told(f"{fake.url}{fake.path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
