@@ -4,7 +4,7 @@ Off by default, and then a call costs one comparison. The environment turns them
 
     SENDONCE_FAILPOINT=POINT:ACTION[:NTH][;POINT:ACTION[:NTH]]…
 
-    POINT        a name of `POINTS`: S0 to S8, N1
+    POINT        a name of `POINTS`: S0 to S8, N1, M1
     kill9        SIGKILL to this process: nothing is flushed, nothing is closed
     pause(S)     sleep S seconds, then go on
     raise        raise `FailpointRaised`
@@ -42,6 +42,7 @@ POINTS: Final[dict[str, str]] = {
     "S7": "outcome committed",
     "S8": "bundle committed",
     "N1": "notices published",
+    "M1": "recipient named to a mail server",
 }
 
 _PART = re.compile(

@@ -25,16 +25,19 @@ Row = TypeVar("Row")
 class Arrival:
     """One letter that the provider took. `at`: when, by the provider's clock; `place`: where its log says so.
 
-    payload_hash: SHA-256 in hex of the request that brought it; empty if the log does not keep requests.
+    batch_no: None if the protocol carries neither campaign nor batch, as SMTP does not.
+    payload_hash: SHA-256 in hex of the request that brought it; empty if the log does not keep requests. provider: the
+    name of the sender that it came by; empty if there is one only.
     """
 
     message_id: str
     campaign_id: str
-    batch_no: int
+    batch_no: int | None
     attempt_id: str
     at: datetime
     place: str
     payload_hash: str = ""
+    provider: str = ""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ class Transaction:
                     return refusal
             elif refusal is not None and phase is Phase.DATA and goes_on:
                 await self._nothing(by)
+            if phase is Phase.RCPT and goes_on:
+                failpoint("M1")
         return refusal
 
     def _mail(self) -> bytes:

@@ -2,16 +2,20 @@
 
     python -m tests.chaos --recipients 5000 --kills 30 --processes 2 --store sqlite --sender outbox --seed 1 --json
     python -m tests.chaos --store spanner --sender sendgrid --live --processes 3 --outages 6
+    python -m tests.chaos --sender smtp --fallback ses
 
 Real `sendonce run` processes share one store. Each is started to die: by its own hand at a failpoint (S0 to S8),
 or by `kill -9` at a random moment. Then another takes its place, until every campaign has ended. The checker judges the
 store and what the provider wrote down; a canary is searched for in whatever was written besides.
 
---store spanner: on Google's emulator. --sender sendgrid: the fake SendGrid, which takes no key; what a kill leaves in
-doubt is looked up there and decided, as a person would. --live: the processes are `sendonce run --subscription` on the
-Pub/Sub emulator, and campaigns begin by `start` triggers, published several times and out of order: each must have been
-followed, and none may be left. --outages: besides, the store and Pub/Sub fall silent for 5 to 20 s, connections to the
-store end, calls and answers are lost on the way.
+--store spanner: on Google's emulator. --sender: any but the outbox is a fake of that provider in a process that nobody
+kills. It loses replies in every phase, is late, refuses some recipients and is busy (--calm: none of that). webhook and
+resend know a repeat by its key; what others leave in doubt is looked up there and decided, as a person would.
+--fallback: the lane has a second sender, and the first one's provider goes away again and again. Letters must have gone
+by the fallback, and by the first one after that, and none by both. --live: the processes are `sendonce run
+--subscription` on the Pub/Sub emulator, and campaigns begin by `start` triggers, published several times and out of
+order: each must have been followed, and none may be left. --outages: besides, the store and Pub/Sub fall silent for 5
+to 20 s, connections to the store end, calls and answers are lost on the way.
 
 Standard error tells how it goes; with --json the last line of standard output is one JSON object. Exit code 0: all
 kills were done, everything ended, nothing is wrong; or the gcloud SDK has no emulator, said in one line. 1: otherwise;
@@ -32,10 +36,11 @@ from pathlib import Path
 from types import FrameType
 
 from tests import emulated
+from tests.chaos.failover import Failover
 from tests.chaos.ground import CommandFailed, Ground, Load, load_for
 from tests.chaos.outages import Outages
 from tests.chaos.place import Place, SpannerPlace, SqlitePlace
-from tests.chaos.provider import OutboxProvider, Provider, SendGridProvider
+from tests.chaos.provider import KINDS, OutboxProvider, Provider, Providers, ServedProvider
 from tests.chaos.run import Run, Verdict
 from tests.chaos.triggers import Publisher, Starts
 from tests.providers.proxy import Proxy
@@ -49,7 +54,9 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, _stop)
     folder = Path(tempfile.mkdtemp(prefix="sendonce-chaos-"))
-    load = load_for(options.recipients, options.kills, slow=options.store == "spanner")
+    load = load_for(
+        options.recipients, options.kills, slow=options.store == "spanner", fails_over=bool(options.fallback)
+    )
     print(f"seed {options.seed}, folder {folder}, {vars(load)}", file=sys.stderr)
     started_s = time.monotonic()
     try:
@@ -74,16 +81,18 @@ def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack
     place: Place = SqlitePlace(folder / ".sendonce" / "sendonce.db")
     if spanner is not None:
         place = SpannerPlace(spanner.address, proxy.address if proxy else spanner.address)
-    provider: Provider = SendGridProvider(folder / "provider.jsonl")
-    if options.sender == "outbox":
-        provider = OutboxProvider(folder / ".sendonce" / "outbox", folder / "seen")
+    providers = _providers(options, folder, chance)
     environment = {"PUBSUB_EMULATOR_HOST": pubsub.address} if pubsub else {}
-    ground = Ground(folder, load, chance, place, provider, environment)
-    provider.start()
-    stack.callback(provider.stop)
+    ground = Ground(folder, load, chance, place, providers, environment)
+    stack.callback(providers.stop)
+    providers.start()
     ground.make()
     publisher = Publisher(pubsub.address, Starts(ground.campaigns), chance) if pubsub else None
     outages = Outages(options.outages, chance, spanner=spanner, proxy=proxy, pubsub=pubsub)
+    failover = None
+    if providers.fallback is not None:
+        assert isinstance(providers.own, ServedProvider)
+        failover = Failover(providers.own, providers.fallback, place, chance)
     run = Run(
         ground,
         chance,
@@ -91,10 +100,25 @@ def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack
         processes=options.processes,
         publisher=publisher,
         outages=outages,
+        failover=failover,
         slow=spanner is not None,
     )
     limit_s = 120 + 20 * options.kills + 60 * options.outages + 4 * load.recipients / load.rate
     return run.to_the_end(limit_s=options.limit_s or limit_s)
+
+
+def _providers(options: argparse.Namespace, folder: Path, chance: random.Random) -> Providers:
+    """Who takes letters. The first one's provider can go away if there is a fallback."""
+
+    def made(kind: str, may_vanish: bool) -> Provider:
+        if kind == "outbox":
+            return OutboxProvider(folder / ".sendonce" / "outbox", folder / "seen")
+        return ServedProvider(kind, folder / f"{kind}.jsonl", chance, calm=options.calm, may_vanish=may_vanish)
+
+    own = made(options.sender, may_vanish=options.fallback is not None)
+    if options.fallback is None:
+        return Providers(own)
+    return Providers(own, made(options.fallback, may_vanish=False))
 
 
 def _options() -> argparse.Namespace:
@@ -103,7 +127,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=_at_least(0), default=30)
     parser.add_argument("--processes", type=_at_least(1), default=2, help="`sendonce run` processes side by side")
     parser.add_argument("--store", choices=("sqlite", "spanner"), default="sqlite")
-    parser.add_argument("--sender", choices=("outbox", "sendgrid"), default="outbox")
+    parser.add_argument("--sender", choices=KINDS, default="outbox")
+    parser.add_argument("--fallback", choices=KINDS, help="the lane's second sender; the first one's provider fails")
+    parser.add_argument("--calm", action="store_true", help="providers make no faults of their own")
     parser.add_argument("--live", action="store_true", help="jobs on a Pub/Sub subscription, started by triggers")
     parser.add_argument(
         "--outages", type=_at_least(0), default=0, help="of the store and of Pub/Sub, besides the kills"
@@ -111,7 +137,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=0.0, help="give up after so many seconds")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.fallback and options.sender in ("outbox", options.fallback):
+        parser.error("--fallback: is for another --sender, and one that can fail, which the outbox cannot")
+    return options
 
 
 def _at_least(least: int):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.place import Place
-from tests.chaos.provider import Provider
+from tests.chaos.provider import Providers
 
 ROOT = Path(__file__).parents[2]
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Ho_Chi_Minh")
@@ -49,13 +49,16 @@ class Load:
     cap_window_s: int
 
 
-def load_for(recipients: int, kills: int, *, slow: bool = False) -> Load:
-    """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill.
+def load_for(recipients: int, kills: int, *, slow: bool = False, fails_over: bool = False) -> Load:
+    """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill; where
+    providers must have time to go away and to come back, twice as long, and 25 s at least.
 
     The cap is a little below what the rate would pass in the same time, so that both limits bind. slow: for a store
     that takes a tenth of a second for each step: a burst of its whole second, so that a request takes a whole batch.
     """
     rate = max(20, 2 * recipients // (3 * max(1, kills)))
+    if fails_over:
+        rate = max(5, min(rate // 2, recipients // 25))
     return Load(
         recipients=recipients,
         campaigns=max(1, min(12, kills // 3, recipients)),
@@ -78,12 +81,12 @@ class Ground:
         load: Load,
         chance: random.Random,
         place: Place,
-        provider: Provider,
+        providers: Providers,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.place = place
-        self.provider = provider
+        self.providers = providers
         self.recipients = folder / "recipients"
         self.mark = f"canary{chance.getrandbits(64):016x}"
         self.campaigns = [f"chaos-{number:02d}" for number in range(load.campaigns)]
@@ -97,18 +100,19 @@ class Ground:
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(temporary),
             **place.environment,
-            **provider.environment,
+            **providers.environment,
             **(environment or {}),
         }
 
     def make(self) -> None:
-        """Settings, store, template, recipients; every campaign loaded and none submitted. The provider has started."""
+        """Settings, store, template, recipients; every campaign loaded, none submitted. The providers have started."""
         (self.folder / "sendonce.yaml").write_text(json.dumps(self._settings()))
         template = self.folder / "templates" / "share"
         template.mkdir(parents=True)
         for name, text in _TEMPLATE.items():
             (template / name).write_text(text)
-        self.sendonce("init", "--environment", "production" if self.provider.real else "test")
+        real = self.providers.real and not self.providers.private
+        self.sendonce("init", "--environment", "production" if real else "test")
         for number, campaign in enumerate(self.campaigns):
             rows = list(self._people(number))
             with open(self.recipients / f"{campaign}.csv", "w", newline="", encoding="utf-8") as file:
@@ -121,18 +125,21 @@ class Ground:
         self.sendonce("submit", campaign, "--yes")
 
     def _settings(self) -> dict[str, Any]:
-        """JSON is YAML. A lane that leaves its doubts to a person, under limits of its own and of its sender."""
-        load, sender = self._load, self.provider.name
+        """JSON is YAML. A lane that leaves its doubts to a person, under limits of its own and of its senders."""
+        load, each = self._load, self.providers.each
         times = {"lease_s": 6, "request_timeout_s": 2, "margin_s": 1, "visibility_s": 6, "permit_ttl_s": 2}
         rate = {"rate": f"{load.rate}/s", "burst": load.burst}
-        lane = {"sender": sender, "batch_size": load.batch_size, "in_doubt": "hold", "limits": [rate], "times": times}
+        names = dict(zip(("sender", "fallback"), (one.name for one in each), strict=False))
+        lane = {**names, "batch_size": load.batch_size, "in_doubt": "hold", "limits": [rate], "times": times}
+        cap = {"cap": f"{load.cap}/{load.cap_window_s}s"}
         return {
             "store": self.place.url,
-            "from": "Chaos <news@chaos.example>",
+            "from": "Chaos <news@shop.example>",
             "templates": ["templates"],
-            "unsubscribe": {"base_url": "https://chaos.example/u"},
+            "unsubscribe": {"base_url": "https://shop.example/u"},
             "lanes": {"bulk": lane},
-            "senders": {sender: {**self.provider.setting, "limits": [{"cap": f"{load.cap}/{load.cap_window_s}s"}]}},
+            "senders": {one.name: {**one.setting, "limits": [cap]} for one in each},
+            **({"recipients_allowed": ["@chaos.example"]} if self.providers.private else {}),
         }
 
     def sendonce(self, *arguments: str) -> str:

@@ -14,9 +14,11 @@ from pathlib import Path
 POINTS = ("S2", "S3", "S4", "S5", "S6", "S7", "S8")
 # A live job takes triggers, and does not wait for its bundles.
 LIVE_POINTS = ("S0", "S1", "S2", "S3", "S4", "S5", "S6", "S7")
+# Reached by one sender alone: the recipient of a letter is named, and the letter is still to follow.
+POINTS_OF = {"smtp": ("M1",)}
 # A round plans once per lane, and closes its bundles when all its work is done; a trigger is rare; the other points are
 # reached with each request.
-NTH = {"S0": (1, 2), "S1": (1, 2), "S2": (2, 5), "S8": (1, 1)}
+NTH = {"S0": (1, 2), "S1": (1, 2), "S2": (2, 5), "S8": (1, 1), "M1": (2, 30)}
 NTH_ELSE = (1, 3)
 # A process that works so long without reaching its failpoint is killed from outside, before it eats up all the work.
 PATIENCE_S = {"S8": 20.0}
@@ -41,6 +43,12 @@ class Kill:
     def failpoint(self) -> str:
         """The value of SENDONCE_FAILPOINT; empty for a kill from outside."""
         return f"{self.point}:kill9:{self.nth}" if self.point else ""
+
+
+def points_of(senders: Sequence[str], *, live: bool) -> tuple[str, ...]:
+    """The failpoints that jobs which send by these reach."""
+    more = tuple(point for sender in senders for point in POINTS_OF.get(sender, ()))
+    return (*(LIVE_POINTS if live else POINTS), *more)
 
 
 def plan_kills(chance: random.Random, number: int, points: tuple[str, ...] = POINTS) -> list[Kill]:
@@ -126,6 +134,11 @@ class Worker:
         """Whether it ended because what it needs did not answer when it started, and said so."""
         words = self.tail()
         return self.process.returncode == 1 and ("does not answer" in words or "could not be reached" in words)
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Whether it ended because only doubts are left that a person must decide, and said so."""
+        return self.process.returncode == 1 and "doubts wait for a person" in " ".join(self.tail().split())
 
     def due(self, *, hurry: bool, patience: float = 1.0) -> bool:
         """Whether a kill from outside is due now; in a hurry, as soon as the process works. patience: how many times

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tests.chaos.ground import CommandFailed
 from tests.chaos.place import Place, held
-from tests.chaos.provider import Provider
+from tests.chaos.provider import Providers
 
 LOOK_EVERY_S = 1.0
 
@@ -16,12 +16,14 @@ LOOK_EVERY_S = 1.0
 class Person:
     """Decides until it is told to stop. decisions: how many. command: runs one `sendonce` command; raises if it fails.
 
-    A store that is away is looked at again.
+    A doubt is left alone at the first look, so that what was on its way to the provider has arrived there. A store that
+    is away is looked at again.
     """
 
-    def __init__(self, place: Place, provider: Provider, command: Callable[..., str]) -> None:
+    def __init__(self, place: Place, providers: Providers, command: Callable[..., str]) -> None:
         self._place = place
-        self._provider = provider
+        self._providers = providers
+        self._seen: set[str] = set()
         self._command = command
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="person", daemon=True)
@@ -37,13 +39,16 @@ class Person:
 
     def _work(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            for campaign, batch_no, attempt_id in held(self._place):
+            found = held(self._place)
+            for campaign, batch_no, attempt_id in found:
                 if self._stop.is_set():
                     return
-                self._decide(campaign, batch_no, attempt_id)
+                if attempt_id in self._seen:
+                    self._decide(campaign, batch_no, attempt_id)
+            self._seen |= {attempt_id for _, _, attempt_id in found}
 
     def _decide(self, campaign: str, batch_no: int, attempt_id: str) -> None:
-        taken = self._provider.has(attempt_id)
+        taken = self._providers.has(attempt_id)
         kind = ["assume"] if taken else ["resend", "--yes"]
         reason = "the provider has it" if taken else "the provider does not have it"
         try:

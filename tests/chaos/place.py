@@ -23,6 +23,8 @@ _HELD = (
     "SELECT campaign_id, batch_no, attempt_id FROM campaign_batches WHERE state = 'held' ORDER BY campaign_id, batch_no"
 )
 
+_BREAKER = "SELECT kind FROM switches WHERE scope = 'sender:{}'"
+
 
 @dataclass(frozen=True)
 class Glance:
@@ -67,6 +69,11 @@ def glance(place: Place) -> Glance:
 def held(place: Place) -> list[tuple[str, int, str]]:
     """The batches that wait for a person: campaign, number, the attempt in doubt."""
     return place.rows(_HELD)[0]
+
+
+def breaker(place: Place, sender: str) -> bool:
+    """Whether a sender's breaker is open, or a probe is on its way."""
+    return any(kind in ("open", "probing") for (kind,) in place.rows(_BREAKER.format(sender))[0])
 
 
 class SqlitePlace:

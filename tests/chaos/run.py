@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.chaos import canary
+from tests.chaos.failover import Failover
 from tests.chaos.ground import Ground
-from tests.chaos.kills import LIVE_POINTS, POINTS, Kill, Worker, must_hurry, plan_kills
+from tests.chaos.kills import Kill, Worker, must_hurry, plan_kills, points_of
 from tests.chaos.outages import Outages
 from tests.chaos.person import Person
 from tests.chaos.place import Glance, glance
@@ -45,6 +46,7 @@ class Run:
     """Campaigns are submitted one by one, as the kills go on, so that every kill finds work to hit.
 
     publisher: the processes are live jobs on its subscription, and campaigns are started by what it publishes.
+    failover: outages of the provider, which send letters over the fallback and back again.
     """
 
     def __init__(
@@ -56,23 +58,26 @@ class Run:
         processes: int,
         publisher: Publisher | None = None,
         outages: Outages | None = None,
+        failover: Failover | None = None,
         slow: bool = False,
     ) -> None:
         self._ground = ground
         self._asked = kills
         self._chance = chance
         self._patience = SLOW if slow else 1.0
-        self._plan = deque(plan_kills(chance, kills, LIVE_POINTS if publisher else POINTS))
+        senders = [one.name for one in ground.providers.each]
+        self._plan = deque(plan_kills(chance, kills, points_of(senders, live=publisher is not None)))
         self._done: list[Kill] = []
         self._waiting = deque(ground.campaigns)
         self._workers: list[Worker | None] = [None] * processes
         self._started = 0
         self._all: list[Worker] = []
         self._problems: list[str] = []
-        self._provider = ground.provider
+        self._providers = ground.providers
         self._publisher = publisher
         self._outages = outages
-        self._person = Person(ground.place, ground.provider, ground.sendonce)
+        self._failover = failover
+        self._person = Person(ground.place, ground.providers, ground.sendonce)
         self._journal = Journal(ground.place)
         self._told_s = 0.0
         self._disturbed_s = 0.0
@@ -81,6 +86,8 @@ class Run:
     def to_the_end(self, limit_s: float) -> Verdict:
         """Run until every campaign has ended (or `limit_s` is over), then judge. Leaves no process behind."""
         self._person.start()
+        if self._failover is not None:
+            self._failover.start()
         try:
             self._run(time.monotonic() + limit_s)
             self._stop_all()
@@ -90,8 +97,10 @@ class Run:
                     worker.die()
             for worker in self._all:
                 worker.leave_nothing()
+            if self._failover is not None:
+                self._failover.stop()
             self._person.stop()
-            self._provider.stop()
+            self._providers.stop()
         self._journal.look()
         return self._verdict()
 
@@ -197,6 +206,8 @@ class Run:
             self._plan.append(worker.kill)
         if self._outages and self._outages.done and worker.at_work_since is None and worker.was_turned_away:
             return
+        if worker.waits_for_a_person and self._publisher is None:
+            return
         if worker.process.returncode != 0 or self._publisher is not None:
             self._problems.append(
                 f"process {worker.number} ended with {worker.process.returncode}; its log ends with:\n{worker.tail()}"
@@ -235,21 +246,33 @@ class Run:
 
     def _verdict(self) -> Verdict:
         ground = self._ground
-        letters, requests = self._provider.arrivals()
+        letters, requests = self._providers.arrivals()
         findings = judge(ground.place.records(), letters, now=datetime.now(UTC), ended=True, requests=requests)
         findings.violations += self._journal.violations
         problems = [*self._problems, *map(str, findings.violations)]
         if len(self._done) < self._asked:
             problems.append(f"only {len(self._done)} of {self._asked} kills were done before everything had ended")
+        if self._failover is not None:
+            problems += self._failover.problems(letters)
+        twice = sum(n > 1 for n in Counter(letter.message_id for letter in letters).values())
+        if twice > findings.count("duplicates"):
+            problems.append(f"{twice} messages were taken twice, by decision: the person was misled")
         lost = []
         if self._publisher is not None:
             lost = self._publisher.problems(glance(ground.place).states)
             problems += lost
-        allowed = (*ground.place.files, *self._provider.files, ground.recipients)
+        allowed = (*ground.place.files, *self._providers.files, ground.recipients)
         for place in canary.find(ground.folder, ground.mark, allowed):
             problems.append(f"the canary got out: {place}")
         self._summary(findings)
-        return Verdict(self._numbers(findings, problems, len(lost)), problems)
+        by = Counter(letter.provider for letter in letters)
+        return Verdict({**self._numbers(findings, problems, len(lost)), **self._failed_over(by)}, problems)
+
+    def _failed_over(self, by: Counter[str]) -> dict[str, int]:
+        if self._failover is None:
+            return {}
+        own, fallback = (one.name for one in self._providers.each)
+        return {"by_sender": by[own], "by_fallback": by[fallback], "turns": self._failover.turns}
 
     def _numbers(self, findings: Findings, problems: list[str], lost_triggers: int) -> dict[str, Any]:
         counted = {fault: findings.count(fault) for fault in FAULTS}
@@ -271,7 +294,7 @@ class Run:
         hit = Counter(kill.where for kill in self._done)
         print(
             f"\nkilled at {', '.join(f'{where}: {hit[where]}' for where in sorted(hit)) or 'nothing'}\n"
-            f"{self._started} processes, {self._provider.repeats} requests made again, outcomes "
+            f"{self._started} processes, {self._providers.repeats} requests made again, outcomes "
             f"{ {kind: count for kind, count in findings.outcomes.items() if count} }",
             file=sys.stderr,
         )

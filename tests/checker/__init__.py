@@ -70,7 +70,11 @@ def judge(
     """
     case = Case(records, letters, frozenset(late_requests))
     if requests is None:
-        requests = [Arrivals(one.campaign_id, one.at, 1) for one in letters if one.attempt_id not in late_requests]
+        requests = [
+            Arrivals(one.campaign_id, one.at, 1, one.provider, one.message_id)
+            for one in letters
+            if one.attempt_id not in late_requests
+        ]
     violations = [
         *outcomes.add_up(case),
         *outcomes.one_for_each_recipient(case),

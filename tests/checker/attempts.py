@@ -98,6 +98,14 @@ def _row_of(case: Case, place: Place, attempt_id: str) -> Attempt | None:
     return None
 
 
+def _asked(case: Case, place: Place, attempt_id: str) -> str:
+    """By which sender an attempt was made, as the store has it; empty if nothing of it is left there."""
+    attempt, batch = _row_of(case, place, attempt_id), case.open_intent(place)
+    if attempt is not None:
+        return attempt.provider.partition("/")[0]
+    return (batch.provider or "").partition("/")[0] if batch and batch.attempt_id == attempt_id else ""
+
+
 def _began(case: Case, place: Place, letter: Arrival) -> datetime | None:
     """When the intent of a letter's attempt was written.
 
@@ -121,10 +129,13 @@ def _phantom(case: Case, letter: Arrival) -> str:
     place = case.place_of.get(letter.message_id)
     if place is None:
         return "no recipient of any snapshot has this message"
-    if (letter.campaign_id, letter.batch_no) != place[:2]:
+    if letter.batch_no is not None and (letter.campaign_id, letter.batch_no) != place[:2]:
         return f"says {letter.campaign_id} batch {letter.batch_no}, but belongs to {name_of(place)}"
     if not _knows(case, place, letter.attempt_id):
         return f"the store knows no attempt {letter.attempt_id!r} for {name_of(place)}"
+    asked = _asked(case, place, letter.attempt_id)
+    if letter.provider and asked and asked != letter.provider:
+        return f"came by {letter.provider}, but attempt {letter.attempt_id} was made to {asked}"
     began = _began(case, place, letter)
     if began and began > letter.at + CLOCK_GRAIN:
         return f"taken at {letter.at}, before the intent of attempt {letter.attempt_id} at {began}"

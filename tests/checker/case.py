@@ -45,11 +45,17 @@ class Violation:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """`n` recipients of a campaign reached the provider at one moment."""
+    """`n` recipients of a campaign reached the provider at one moment.
+
+    sender: by whom, if not by the campaign's.
+    message_id: of the only one, if nobody named the campaign.
+    """
 
     campaign_id: str
     at: datetime
     n: int
+    sender: str = ""
+    message_id: str = ""
 
 
 def name_of(place: Place) -> str:
@@ -102,6 +108,11 @@ class Case:
         self.decisions: dict[str, list[Decision]] = defaultdict(list)
         for decision in records.of(Decision):
             self.decisions[decision.campaign_id].append(decision)
+
+    def campaign_of(self, request: Arrivals) -> Campaign | None:
+        """The campaign of a request, None if there is no such."""
+        place = self.place_of.get(request.message_id)
+        return self.campaigns.get(request.campaign_id or (place[0] if place else ""))
 
     @cached_property
     def messages(self) -> dict[str, OutboundMessage]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from schemas.tables import Campaign, Limit, Setting
+from schemas.tables import Limit, Setting
 from sendonce.mailboxes import DomainGroups
 from tests.checker.case import CLOCK_GRAIN, Arrivals, Case, Violation
 
@@ -22,7 +22,7 @@ def hold(case: Case, requests: list[Arrivals]) -> Iterator[Violation]:
         if kind == "domain":
             inside = _to_mailboxes_of(case, name)
         else:
-            inside = [request for request in requests if _in_scope(case.campaigns.get(request.campaign_id), kind, name)]
+            inside = [request for request in requests if _in_scope(case, request, kind, name)]
         inside.sort(key=lambda request: request.at)
         where = f"{limit.scope} {limit.name}"
         if limit.kind == "rate":
@@ -31,10 +31,12 @@ def hold(case: Case, requests: list[Arrivals]) -> Iterator[Violation]:
             yield from _cap_holds(where, inside, _most(limit), limit.window_s or 0.0)
 
 
-def _in_scope(campaign: Campaign | None, kind: str, name: str) -> bool:
+def _in_scope(case: Case, request: Arrivals, kind: str, name: str) -> bool:
+    campaign = case.campaign_of(request)
     if campaign is None:
         return False
-    return (kind == "lane" and campaign.priority == name) or (kind in ("sender", "warmup") and campaign.sender == name)
+    sender = request.sender or campaign.sender
+    return (kind == "lane" and campaign.priority == name) or (kind in ("sender", "warmup") and sender == name)
 
 
 def _to_mailboxes_of(case: Case, group: str) -> list[Arrivals]:

@@ -21,7 +21,8 @@ class Proxy:
         host, port = target.split(":")
         self._target = (host, int(port))
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._port = int(self._socket.getsockname()[1])
+        self.address = f"127.0.0.1:{self._port}"
         self._links: set[_Link] = set()
         self._lock = threading.Lock()
         self._mark: tuple[bytes, str] | None = None
@@ -29,14 +30,23 @@ class Proxy:
         self.lost = 0
 
     def __enter__(self) -> "Proxy":
-        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+        threading.Thread(target=self._accept, args=(self._socket,), name="proxy", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every connection and refuse others, until `open`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self.cut()
+
+    def open(self) -> None:
+        """Listen again, at the same port."""
+        self._socket = socket.create_server(("127.0.0.1", self._port), backlog=64)
+        self.__enter__()
 
     def lose(self, mark: bytes, when: str) -> None:
         """Of the next call that holds these bytes: BEFORE loses the call, the server never hears of it; AFTER lets the
@@ -61,10 +71,10 @@ class Proxy:
         finally:
             self._refusing = False
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
-                client, _ = self._socket.accept()
+                client, _ = listening.accept()
             except OSError:
                 return
             if self._refusing:
