@@ -89,7 +89,7 @@ class ProviderLog:
             )
         )
 
-    def accept(self, prepared: Prepared, ordinals: Iterable[int]) -> None:
+    def accept(self, prepared: Prepared, ordinals: Iterable[int], sender: str) -> None:
         request = prepared.request
         wanted = set(ordinals)
         for letter in request.chosen:
@@ -103,6 +103,7 @@ class ProviderLog:
                         self.now(),
                         f"log:{len(self.actions)}",
                         prepared.payload_hash,
+                        sender,
                     )
                 )
 
@@ -203,7 +204,7 @@ class FakeSender:
         if ordinals:
             self.log.keys[attempt] = (prepared.payload_hash, self.log.now())
             self.log.note("accepted", self.name, prepared)
-            self.log.accept(prepared, ordinals)
+            self.log.accept(prepared, ordinals, self.name)
         return fate.reply
 
     def close(self) -> None:

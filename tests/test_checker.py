@@ -325,6 +325,18 @@ def test_the_coarse_clock_of_files_makes_no_phantom(world: World) -> None:
     assert world.judge().violations == []
 
 
+def test_phantom_a_letter_that_came_by_another_sender_than_the_one_asked(world: World) -> None:
+    world.letters = [replace(one, provider=world.rows[Attempt][0].provider) for one in world.letters]
+    assert world.judge().violations == []
+    world.letters[0] = replace(world.letters[0], provider="backup")
+    assert "came by backup" in told(world.judge())
+
+
+def test_a_letter_whose_protocol_carries_no_batch_is_found_by_its_message(world: World) -> None:
+    world.letters[0] = replace(world.letters[0], campaign_id="", batch_no=None)
+    assert world.judge().violations == []
+
+
 def test_phantom_a_letter_filed_under_another_batch(world: World) -> None:
     world.letters[0] = replace(world.letters[0], batch_no=1)
     assert world.judge().count("phantoms") == 1
@@ -562,6 +574,23 @@ def test_limits_count_only_what_is_in_their_scope(world: World) -> None:
         Limit("sender:other", "cap:60", "cap", most=1, window_s=60.0),
     ]
     assert world.judge(requests=arrivals((0, 100))).violations == []
+
+
+def test_a_limit_of_a_sender_counts_what_came_by_that_sender(world: World) -> None:
+    """A lane's fallback sends for campaigns whose sender is another."""
+    world.rows[Limit] = [Limit("sender:outbox", "cap:60", "cap", most=4, window_s=60.0)]
+    by = [replace(one, sender="backup") for one in arrivals((0, 4), (1, 4))]
+    assert world.judge(requests=[*by, *arrivals((2, 4))]).violations == []
+    world.rows[Limit] = [Limit("sender:backup", "cap:60", "cap", most=4, window_s=60.0)]
+    assert world.judge(requests=by).broken == {"I7"}
+
+
+def test_a_limit_counts_a_letter_that_names_nothing_but_itself(world: World) -> None:
+    """What comes by SMTP has no campaign."""
+    world.rows[Limit] = [Limit("lane:bulk", "cap:60", "cap", most=1, window_s=60.0)]
+    bare = [Arrivals("", second(n), 1, "outbox", message(0, n)) for n in range(2)]
+    assert world.judge(requests=bare).broken == {"I7"}
+    assert world.judge(requests=[replace(one, message_id="nobody") for one in bare]).violations == []
 
 
 def test_limits_are_judged_by_the_letters_when_nothing_saw_more(world: World) -> None:

@@ -109,6 +109,8 @@ class ServedProvider:
 
     def start(self) -> None:
         arguments = ["--log", str(self._log), "--seed", str(self._seed), *(["--calm"] if self._calm else [])]
+        if self._proves == "not_sent":
+            arguments.append("--honest-503")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.provider_process", self.name, *arguments],
             cwd=Path(__file__).parents[2],

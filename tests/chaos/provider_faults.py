@@ -77,15 +77,18 @@ SMTP_FAULTS = _smtp_faults()
 class Troubles:
     """Decides what befalls each request of one provider. Safe for threads.
 
-    at_random: whether faults come by chance too, or by `order` alone.
+    at_random: whether faults come by chance too, or by `order` alone. honest_503: whether 503 means that nothing was
+    taken, as the sender's settings may say.
     """
 
-    def __init__(self, seed: int, *, at_random: bool = True) -> None:
+    def __init__(self, seed: int, *, at_random: bool = True, honest_503: bool = False) -> None:
         self._chance = random.Random(seed)
         self._seed = seed
         self._at_random = at_random
         self._drawing = threading.Lock()
         self._throttles = 0
+        taken = [fate for fate in _TAKEN if not (honest_503 and fate.status == 503)]
+        self._fates = [*taken, *_NOT_TAKEN, *[_BUSY] * 3]
         self.order = UP
 
     # -- over HTTP: in place of a fake's script ---------------------------------------------------------------------
@@ -101,7 +104,7 @@ class Troubles:
                 return Fate(200, fault="stall", accepts=self._chance.random() < 0.5)
             if not self._hits(_OF_REQUESTS):
                 return None
-            found = self._chance.choice([*_TAKEN, *_NOT_TAKEN, *[_BUSY] * 3])
+            found = self._chance.choice(self._fates)
             return self._unless_often(found, found.status == 429)
 
     # -- over SMTP: a fake's rule -----------------------------------------------------------------------------------

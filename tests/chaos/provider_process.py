@@ -1,10 +1,11 @@
 """A provider in a process of its own, which nobody kills, that makes faults by a seed and by order.
 
-    python -m tests.chaos.provider_process KIND --log FILE --seed N [--calm]
+    python -m tests.chaos.provider_process KIND --log FILE --seed N [--calm] [--honest-503]
 
 prints its port and serves until its standard input ends. A line there is an order (`provider_faults`), answered by
 itself. The log is append-only JSON lines, each written before the reply: at least {"at", "campaign_id", "batch_no",
 "attempt_ids", "recipients", "taken" (message ids)} for each request, or letter. --calm: no faults but those ordered.
+--honest-503: it says 503 only where it took nothing.
 """
 
 import argparse
@@ -145,8 +146,9 @@ def main() -> int:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--honest-503", action="store_true")
     options = parser.parse_args()
-    troubles = Troubles(options.seed, at_random=not options.calm)
+    troubles = Troubles(options.seed, at_random=not options.calm, honest_503=options.honest_503)
     made, port = server(options.kind, options.log, troubles)
     with made:
         print(port(), flush=True)

@@ -89,6 +89,7 @@ class Setup:
     groups: bool
     retries: bool = False
     failures_to_open: int = health.FAILURES_TO_OPEN
+    fallback: bool = False
 
 
 def setup_for(chance: random.Random) -> Setup:
@@ -158,6 +159,19 @@ class FaultyStore:
         return getattr(self._store, name)
 
 
+class SometimesAway(FakeSender):
+    """A sender whose provider is away at times: it refuses connections, or hears requests and says nothing."""
+
+    def __init__(self, world: "World", **abilities: Any) -> None:
+        super().__init__(world.log, **abilities)
+        self._world = world
+
+    def send(self, prepared: Prepared, timeout_s: float) -> Reply:
+        if away := self._world.away():
+            self.script.appendleft(replace(away, before=self._world._before))
+        return super().send(prepared, timeout_s)
+
+
 class World:
     """One run. `play` does `steps` random steps with faults, then lets everything end without, and judges.
 
@@ -189,6 +203,7 @@ class World:
         if self.apart.random() < 0.4:
             self.setup = replace(self.setup, **{"retries": True, **changes})
         self.rounds = 0
+        self.away_until = START
         self.changed: list[Violation] = []
         self.elements: list[RenderedBatch] = []
         # No idle time: a doubt waits for its policy for hours, and the simulation jumps there.
@@ -203,6 +218,9 @@ class World:
             asks_again_s=self.setup.window_s,
             outbound_log=self.setup.outbound_log,
         )
+        if self.setup.fallback:
+            backup = replace(self.terms, sender="backup", provider="backup", scopes=("lane:bulk", "sender:backup"))
+            self.terms = replace(self.terms, fallback=backup)
         self.policy = Policy(self.setup.in_doubt, self.setup.outbound_log)
         self._load()
 
@@ -323,6 +341,8 @@ class World:
         what = self.draw(("work", 60), ("sweep", 24), ("stop", 3), ("suppress", 3), ("person", 10))
         if not self.faults:
             self.clock.advance(self.chance.choice((0.1, 1.0, 30.0)))
+        elif self.setup.fallback and self.apart.random() < 0.2:
+            self.away_until = self.clock.now() + timedelta(seconds=self.apart.choice((2.0, 10.0, 60.0)))
         try:
             if what == "work":
                 self.work()
@@ -380,20 +400,31 @@ class World:
 
     def owner(self) -> Deliverer:
         self.owners += 1
-        sender = FakeSender(
-            self.log,
-            recipients=self.setup.per_call,
-            mixes_forms=self.setup.mixes_forms,
-            idempotency_window_s=self.setup.window_s,
-            script=self._fates(),
-        )
+        abilities: dict[str, Any] = {
+            "recipients": self.setup.per_call,
+            "mixes_forms": self.setup.mixes_forms,
+            "idempotency_window_s": self.setup.window_s,
+        }
+        sender = SometimesAway(self, script=self._fates(), **abilities)
+        other = None
+        if self.setup.fallback:
+            other = FakeSender(self.log, name="backup", script=self._fates(), **abilities)
         clocks = Clocks(
             own_s=self.clock.boottime,
             wall_ms=lambda: int(self.clock.now().timestamp() * 1000),
             randomness=self.chance.randbytes,
             chance=self.chance.random,
         )
-        return Deliverer(self.store, sender, self.terms, f"owner-{self.owners}", clocks, self._letters)
+        name = f"owner-{self.owners}"
+        return Deliverer(self.store, sender, self.terms, name, clocks, self._letters, fallback=other)
+
+    def away(self) -> Scripted | None:
+        """What a provider that is away does to a request now; None while it is not away."""
+        if not (self.faults and self.setup.fallback and self.clock.now() < self.away_until):
+            return None
+        if self.apart.random() < 0.6:
+            return Scripted(Reply(Verdict.NOT_SENT, "connect"), accepts=())
+        return Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=_all_or_none(self.apart.random() < 0.5))
 
     def _fates(self) -> Iterator[Scripted]:
         for _ in range(60):
@@ -424,7 +455,7 @@ class World:
         probe = json.loads(switch.detail)["probe"]
         if attempt_id == probe:
             self.probes += 1
-        elif batch.permit_at is not None and batch.permit_at > probing_from:
+        elif batch.provider == "fake" and batch.permit_at is not None and batch.permit_at > probing_from:
             self.beside_probe.append(attempt_id)
 
     def _after(self) -> None:
@@ -501,6 +532,12 @@ class World:
 
     def over(self) -> bool:
         return campaigns.get_campaign(self.real, CAMPAIGN).state in ("completed", "cancelled")
+
+    def ways(self) -> tuple[int, int]:
+        """How many letters went by the fallback, and how many by the lane's own sender after the first of those."""
+        by = [letter.provider for letter in self.log.accepted]
+        first = by.index("backup") if "backup" in by else len(by)
+        return by.count("backup"), by[first:].count("fake")
 
     def judge(self) -> Findings:
         findings = judge(

@@ -10,11 +10,11 @@ import pytest
 from sendonce.stores.opening import init_store
 from tests.chaos import canary
 from tests.chaos.ground import CommandFailed, Ground, Load, load_for
-from tests.chaos.kills import LIVE_POINTS, POINTS, Kill, must_hurry, plan_kills
+from tests.chaos.kills import LIVE_POINTS, POINTS, Kill, must_hurry, plan_kills, points_of
 from tests.chaos.outages import Outages
 from tests.chaos.person import Person
 from tests.chaos.place import SqlitePlace, glance, held
-from tests.chaos.provider import OutboxProvider
+from tests.chaos.provider import OutboxProvider, Providers
 from tests.chaos.triggers import Starts
 from tests.chaos.watch import OutboxWatch
 from tests.stores.made import batch, campaign
@@ -22,7 +22,8 @@ from tests.stores.made import batch, campaign
 
 def ground_in(folder: Path, load: Load) -> Ground:
     place = SqlitePlace(folder / "store.db")
-    return Ground(folder / "ground", load, random.Random(1), place, OutboxProvider(folder / "outbox", folder / "seen"))
+    providers = Providers(OutboxProvider(folder / "outbox", folder / "seen"))
+    return Ground(folder / "ground", load, random.Random(1), place, providers)
 
 
 @pytest.mark.parametrize("points", [POINTS, LIVE_POINTS])
@@ -38,6 +39,12 @@ def test_kills_are_spread_evenly_over_the_failpoints_and_random_times(points: tu
 def test_a_seed_repeats_the_kills_and_another_does_not() -> None:
     assert plan_kills(random.Random(7), 30) == plan_kills(random.Random(7), 30)
     assert plan_kills(random.Random(7), 30) != plan_kills(random.Random(8), 30)
+
+
+def test_a_mail_server_s_recipients_are_a_point_to_die_at() -> None:
+    assert points_of(["outbox"], live=False) == POINTS
+    assert points_of(["ses", "smtp"], live=True) == (*LIVE_POINTS, "M1")
+    assert {kill.where for kill in plan_kills(random.Random(1), 30, points_of(["smtp"], live=False))} >= {"M1", "S4"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,7 @@ def test_the_person_decides_each_doubt_by_what_the_provider_has(tmp_path: Path) 
             raise CommandFailed("the store is away")
         return ""
 
-    person = Person(place, provider, command)
+    person = Person(place, Providers(provider), command)
     for campaign_id, batch_no, attempt in held(place):
         person._decide(campaign_id, batch_no, attempt)
     assert [arguments[1:5] for arguments in said] == [

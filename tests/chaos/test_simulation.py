@@ -64,6 +64,21 @@ def test_seeds_retry_and_keep_every_invariant(tmp_path: Path) -> None:
     assert rounds >= 10
 
 
+def test_seeds_fail_over_and_keep_every_invariant(tmp_path: Path) -> None:
+    """The first provider goes away and comes back; what it may have taken never moves, whoever dies meanwhile."""
+    moved = back = 0
+    for seed in range(200, 225):
+        many = {"batches": 5, "batch_size": 4, "per_call": 1 + seed % 3}
+        world = World(seed, tmp_path, fallback=True, failures_to_open=1 + seed % 3, **many)
+        findings = world.play(STEPS)
+        assert [str(violation) for violation in findings.violations] == [], f"seed {seed}"
+        assert findings.outcomes["open"] == 0
+        by_fallback, by_own_again = world.ways()
+        moved, back = moved + (by_fallback > 0), back + (by_own_again > 0)
+    assert moved >= 10
+    assert back >= 10
+
+
 def test_a_seed_repeats_itself(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     first, second = World(11, tmp_path), World(11, tmp_path / "again")
