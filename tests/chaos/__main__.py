@@ -3,10 +3,12 @@
     python -m tests.chaos --recipients 5000 --kills 30 --processes 2 --store sqlite --sender outbox --seed 1 --json
     python -m tests.chaos --store spanner --sender sendgrid --live --processes 3 --outages 6
     python -m tests.chaos --sender smtp --fallback ses
+    python -m tests.chaos --sender smtp --points S4,M1
 
-Real `sendonce run` processes share one store. Each is started to die: by its own hand at a failpoint (S0 to S8),
-or by `kill -9` at a random moment. Then another takes its place, until every campaign has ended. The checker judges the
-store and what the provider wrote down; a canary is searched for in whatever was written besides.
+Real `sendonce run` processes share one store. Each is started to die: by its own hand at a failpoint (S0 to S8, M1),
+or by `kill -9` at a random moment (--points: at these failpoints alone). Then another takes its place, until every
+campaign has ended. The checker judges the store and what the provider wrote down; a canary is searched for in whatever
+was written besides.
 
 --store spanner: on Google's emulator. --sender: any but the outbox is a fake of that provider in a process that nobody
 kills. It loses replies in every phase, is late, refuses some recipients and is busy (--calm: none of that). webhook and
@@ -35,6 +37,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+from sendonce import failpoints
 from tests import emulated
 from tests.chaos.failover import Failover
 from tests.chaos.ground import CommandFailed, Ground, Load, load_for
@@ -101,6 +104,7 @@ def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack
         publisher=publisher,
         outages=outages,
         failover=failover,
+        points=options.points,
         slow=spanner is not None,
     )
     limit_s = 120 + 20 * options.kills + 60 * options.outages + 4 * load.recipients / load.rate
@@ -125,6 +129,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--recipients", type=_at_least(1), default=5000, help="of all campaigns together")
     parser.add_argument("--kills", type=_at_least(0), default=30)
+    parser.add_argument("--points", type=_points, default=(), help="failpoints to die at, like S4,M1 (default: all)")
     parser.add_argument("--processes", type=_at_least(1), default=2, help="`sendonce run` processes side by side")
     parser.add_argument("--store", choices=("sqlite", "spanner"), default="sqlite")
     parser.add_argument("--sender", choices=KINDS, default="outbox")
@@ -141,6 +146,13 @@ def _options() -> argparse.Namespace:
     if options.fallback and options.sender in ("outbox", options.fallback):
         parser.error("--fallback: is for another --sender, and one that can fail, which the outbox cannot")
     return options
+
+
+def _points(text: str) -> tuple[str, ...]:
+    points = tuple(text.split(","))
+    if unknown := sorted(set(points) - set(failpoints.POINTS)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no failpoint; there are {', '.join(failpoints.POINTS)}")
+    return points
 
 
 def _at_least(least: int):  # type: ignore[no-untyped-def]

@@ -13,8 +13,8 @@ from tests.evidence import Arrival
 
 LOOK_EVERY_S = 0.2
 GONE = "gone"
-# An outage lasts until the breaker has opened and somebody's letter went by the fallback, and a little longer, so that
-# a probe may fail; then there must be work left for the way back.
+# An outage lasts until the breaker has opened and somebody's letter went by the fallback; all but the first last a little
+# longer, so that a probe may fail. Then there must be work left for the way back.
 LONGER_S = (0.0, 4.0)
 SHARE_LEFT_MIN = 0.25
 # What a person would see as a provider that is away for good.
@@ -61,9 +61,9 @@ class Failover:
         began_s = time.monotonic()
         by_fallback = len(self._fallback.arrivals()[0])
         self._begin(kind)
-        moved = self._until(lambda: self._moved(by_fallback), AT_MOST_S) and not self._stop.wait(
-            self._chance.uniform(*LONGER_S)
-        )
+        moved = self._until(lambda: self._moved(by_fallback), AT_MOST_S)
+        if self.turns and self._stop.wait(self._chance.uniform(*LONGER_S)):
+            moved = False
         self._end(kind)
         before = self._own.taken()
         back = moved and self._until(lambda: self._own.taken() > before and not breaker(self._place, self._own.name))

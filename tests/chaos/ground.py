@@ -50,21 +50,21 @@ class Load:
 
 
 def load_for(recipients: int, kills: int, *, slow: bool = False, fails_over: bool = False) -> Load:
-    """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill; where
-    providers must have time to go away and to come back, twice as long, and 25 s at least.
+    """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill.
 
     The cap is a little below what the rate would pass in the same time, so that both limits bind. slow: for a store
     that takes a tenth of a second for each step: a burst of its whole second, so that a request takes a whole batch.
+    fails_over: a provider must have time to go away and to come back: 3 s for each kill and 16 s at least, and another
+    campaign for the way back.
     """
-    rate = max(20, 2 * recipients // (3 * max(1, kills)))
-    if fails_over:
-        rate = max(5, min(rate // 2, recipients // 25))
+    lasts_s = max(16.0, 3.0 * kills) if fails_over else 1.5 * max(1, kills)
+    rate = max(5 if fails_over else 20, int(recipients / lasts_s))
     return Load(
         recipients=recipients,
-        campaigns=max(1, min(12, kills // 3, recipients)),
+        campaigns=max(min(2, recipients) if fails_over else 1, min(12, kills // 3, recipients)),
         batch_size=max(1, min(200, recipients // max(1, 4 * kills))),
         rate=rate,
-        burst=rate if slow else rate // 4,
+        burst=rate if slow or fails_over else rate // 4,
         cap=rate * 4,
         cap_window_s=5,
     )

@@ -51,9 +51,11 @@ def points_of(senders: Sequence[str], *, live: bool) -> tuple[str, ...]:
     return (*(LIVE_POINTS if live else POINTS), *more)
 
 
-def plan_kills(chance: random.Random, number: int, points: tuple[str, ...] = POINTS) -> list[Kill]:
+def plan_kills(
+    chance: random.Random, number: int, points: tuple[str, ...] = POINTS, *, any_time: bool = True
+) -> list[Kill]:
     """Every failpoint and "any time" equally often (as far as the number allows), in a random order."""
-    kinds = [*points, ""]
+    kinds = [*points, *([""] if any_time else [])]
     chance.shuffle(kinds)
     kills = [
         Kill(point, chance.randint(*NTH.get(point, NTH_ELSE)))

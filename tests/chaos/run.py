@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -46,7 +47,8 @@ class Run:
     """Campaigns are submitted one by one, as the kills go on, so that every kill finds work to hit.
 
     publisher: the processes are live jobs on its subscription, and campaigns are started by what it publishes.
-    failover: outages of the provider, which send letters over the fallback and back again.
+    failover: outages of the provider, which send letters over the fallback and back again. points: the only failpoints
+    to die at; without, all that are reached, and at any time.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Run:
         publisher: Publisher | None = None,
         outages: Outages | None = None,
         failover: Failover | None = None,
+        points: Sequence[str] = (),
         slow: bool = False,
     ) -> None:
         self._ground = ground
@@ -66,7 +69,8 @@ class Run:
         self._chance = chance
         self._patience = SLOW if slow else 1.0
         senders = [one.name for one in ground.providers.each]
-        self._plan = deque(plan_kills(chance, kills, points_of(senders, live=publisher is not None)))
+        known = points_of(senders, live=publisher is not None)
+        self._plan = deque(plan_kills(chance, kills, tuple(points) or known, any_time=not points))
         self._done: list[Kill] = []
         self._waiting = deque(ground.campaigns)
         self._workers: list[Worker | None] = [None] * processes
@@ -141,11 +145,17 @@ class Run:
         return ended and time.monotonic() - self._disturbed_s > ACK_DEADLINE_S + 2
 
     def _release(self, now: Glance) -> bool:
-        """Submit the next campaign when its share of the kills is due, or when nothing else is left to do."""
+        """Submit the next campaign when its share of the kills is due, or when nothing else is left to do.
+
+        The last one waits besides until a provider that went away has come back: there must be letters to show it.
+        """
         if not self._waiting:
             return False
         number = len(self._ground.campaigns) - len(self._waiting)
-        if len(self._done) < number * self._asked // len(self._ground.campaigns) and self._busy(now, number):
+        due = len(self._done) >= number * self._asked // len(self._ground.campaigns)
+        if self._failover is not None and len(self._waiting) == 1:
+            due = due and self._failover.turns > 0
+        if not due and self._busy(now, number):
             return False
         campaign = self._waiting.popleft()
         if self._publisher is None:

@@ -55,6 +55,7 @@ def test_a_few_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None
         (("--recipients", "0"), "'0' is not a whole number of 1 or more"),
         (("--store", "postgres"), "invalid choice"),
         (("--kills", "x"), "'x' is not a whole number"),
+        (("--points", "S4,X9"), "'X9' is no failpoint"),
         (("--fallback", "smtp"), "which the outbox cannot"),
         (("--sender", "ses", "--fallback", "ses"), "another --sender"),
     ],

@@ -1,7 +1,11 @@
 """The providers of the kill test: real senders talk to them, they outlive clients, and they tell what they took."""
 
 import importlib
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +21,10 @@ from tests.chaos.place import SqlitePlace
 from tests.chaos.provider import OutboxProvider, Providers, ServedProvider
 from tests.chaos.provider_faults import SILENT, SMTP_FAULTS, THROTTLES_MAX, UNAVAILABLE, UP, Troubles
 from tests.evidence import Arrival
+from tests.providers.http import wait_until
 from tests.senders.conformance import new_attempt, packed, request_of
 
+ROOT = Path(__file__).parents[2]
 SERVED = ("sendgrid", "ses", "webhook", "resend", "smtp")
 KEYED = ("webhook", "resend")
 
@@ -78,6 +84,38 @@ def test_a_provider_counts_a_repeat_as_it_would_itself(kind: str, tmp_path: Path
         repeats = provider.repeats
     assert len(letters) == (1 if kind in KEYED else 2)
     assert repeats == (1 if kind in KEYED else 0)
+
+
+_DIES = """
+import sys
+from tests.chaos.test_providers import packed, request_of, send
+from sendonce.config import SmtpSettings
+from sendonce.senders import smtp
+
+settings = SmtpSettings(name="smtp", adapter="smtp", host="127.0.0.1", port=int(sys.argv[1]), tls="never")
+send(smtp.make(settings, {"user": sys.argv[2], "password": sys.argv[3]}), request_of([packed(n) for n in range(4)]))
+"""
+
+
+@pytest.mark.parametrize(("failpoint", "taken"), [("M1:kill9:3", 2), ("S4:kill9:3", 3), ("S5:kill9:3", 3)])
+def test_a_mail_server_has_the_letter_whose_dot_left_before_its_sender_was_killed(
+    failpoint: str, taken: int, tmp_path: Path
+) -> None:
+    """M1: after some recipients, before the letter. S4: between the final dot and the reply. S5: after the reply."""
+    pytest.importorskip("aiosmtplib", reason="aiosmtplib is not installed")
+    with served("smtp", tmp_path) as provider:
+        login = [provider.environment["CHAOS_SMTP_USER"], provider.environment["CHAOS_SMTP_PASSWORD"]]
+        died = subprocess.run(
+            [sys.executable, "-c", _DIES, str(provider.setting["port"]), *login],
+            env={**os.environ, "SENDONCE_FAILPOINT": failpoint},
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+        assert died.returncode == -signal.SIGKILL
+        wait_until(lambda: provider.taken() == taken, within_s=60)
+    # Its process has ended: whatever it had read by then is in its log.
+    assert [one.message_id for one in provider.arrivals()[0]] == [packed(n).message_id for n in range(taken)]
 
 
 @pytest.mark.parametrize("kind", SERVED)
