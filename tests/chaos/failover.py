@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tests.chaos.place import Place, breaker, glance
+from tests.chaos.place import Place, breaker, glance, movable
 from tests.chaos.provider import Provider, ServedProvider
 from tests.chaos.provider_faults import SILENT, UNAVAILABLE, UP
 from tests.evidence import Arrival
@@ -53,7 +53,7 @@ class Failover:
 
     def _has_work(self) -> bool:
         now = glance(self._place)
-        return now.running > 0 and now.open > SHARE_LEFT_MIN * now.total and self._own.taken() > 0
+        return now.running > 0 and movable(self._place) > SHARE_LEFT_MIN * now.total and self._own.taken() > 0
 
     def _turn(self, kind: str) -> bool:
         """One outage and what follows; whether letters went by the own provider after it."""

@@ -23,6 +23,8 @@ _HELD = (
     "SELECT campaign_id, batch_no, attempt_id FROM campaign_batches WHERE state = 'held' ORDER BY campaign_id, batch_no"
 )
 
+# A doubt keeps its batch where it is, with all that is open in it.
+_MOVABLE = "SELECT coalesce(sum(n_open), 0) FROM campaign_batches WHERE state NOT IN ('in_doubt', 'held')"
 _BREAKER = "SELECT kind FROM switches WHERE scope = 'sender:{}'"
 
 
@@ -69,6 +71,12 @@ def glance(place: Place) -> Glance:
 def held(place: Place) -> list[tuple[str, int, str]]:
     """The batches that wait for a person: campaign, number, the attempt in doubt."""
     return place.rows(_HELD)[0]
+
+
+def movable(place: Place) -> int:
+    """How many recipients could go by whichever sender."""
+    ((found,),) = place.rows(_MOVABLE)[0]
+    return int(found)
 
 
 def breaker(place: Place, sender: str) -> bool:
