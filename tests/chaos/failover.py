@@ -13,8 +13,8 @@ from tests.evidence import Arrival
 
 LOOK_EVERY_S = 0.2
 GONE = "gone"
-# An outage lasts until the breaker has opened and somebody's letter went by the fallback; all but the first last longer,
-# so that a probe may fail. Then there must be work left for the way back.
+# An outage lasts until the breaker has opened and somebody's letter went by the fallback; all but the first
+# a little longer, so that a probe may fail. Then there must be work left for the way back.
 LONGER_S = (0.0, 4.0)
 SHARE_LEFT_MIN = 0.25
 # What a person would see as a provider that is away for good.
