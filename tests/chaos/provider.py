@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,6 +75,7 @@ class OutboxProvider:
 
     def arrivals(self) -> tuple[list[Arrival], list[Arrivals]]:
         letters, requests = self._watch.arrivals()
+        letters = [replace(letter, provider=self.name) for letter in letters]
         return letters, [Arrivals(one.campaign_id, one.at, one.n, self.name) for one in requests]
 
     def has(self, attempt_id: str) -> bool:

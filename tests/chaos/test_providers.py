@@ -20,6 +20,7 @@ from tests.chaos.failover import Failover
 from tests.chaos.place import SqlitePlace
 from tests.chaos.provider import OutboxProvider, Providers, ServedProvider
 from tests.chaos.provider_faults import SILENT, SMTP_FAULTS, THROTTLES_MAX, UNAVAILABLE, UP, Troubles
+from tests.chaos.test_parts import letter, put
 from tests.evidence import Arrival
 from tests.providers.http import wait_until
 from tests.senders.conformance import new_attempt, packed, request_of
@@ -194,7 +195,14 @@ def test_both_providers_of_a_lane_are_looked_up(tmp_path: Path) -> None:
         send(sender, request)
         sender.close()
         assert both.has(request.attempt_id)
-        assert [one.provider for one in both.arrivals()[0]] == ["sendgrid"]
+        put(tmp_path / "outbox" / "spring" / "batch-0.mbox", letter("m1", "A0"))
+        outbox._watch.look()
+        letters, arrivals = both.arrivals()
+        assert [(one.message_id, one.provider) for one in letters] == [
+            (request.chosen[0].message_id, "sendgrid"),
+            ("m1", "outbox"),
+        ]
+        assert [one.sender for one in arrivals] == ["sendgrid", "outbox"]
     assert both.real
     assert not both.private
     assert set(both.files) == {*own.files, *outbox.files}
