@@ -47,13 +47,16 @@ class Load:
     burst: int
     cap: int
     cap_window_s: int
+    lease_s: int = 6
+    visibility_s: int = 6
 
 
 def load_for(recipients: int, kills: int, *, slow: bool = False, fails_over: bool = False) -> Load:
     """About three kills a campaign and four batches a kill; limits that make the work last 1.5 s for each kill.
 
     The cap is a little below what the rate would pass in the same time, so that both limits bind. slow: for a store
-    that takes a tenth of a second for each step: a burst of its whole second, so that a request takes a whole batch.
+    that takes a tenth of a second for each step: a burst of its whole second, so that a request takes a whole batch;
+    times in which a busy machine finds its way from a plan to a request.
     fails_over: a provider must have time to go away and to come back: 3 s for each kill and 16 s at least, and another
     campaign for the way back.
     """
@@ -67,6 +70,8 @@ def load_for(recipients: int, kills: int, *, slow: bool = False, fails_over: boo
         burst=rate if slow or fails_over else rate // 4,
         cap=rate * 4,
         cap_window_s=5,
+        lease_s=9 if slow else 6,
+        visibility_s=15 if slow else 6,
     )
 
 
@@ -127,7 +132,8 @@ class Ground:
     def _settings(self) -> dict[str, Any]:
         """JSON is YAML. A lane that leaves its doubts to a person, under limits of its own and of its senders."""
         load, each = self._load, self.providers.each
-        times = {"lease_s": 6, "request_timeout_s": 2, "margin_s": 1, "visibility_s": 6, "permit_ttl_s": 2}
+        waits = {"lease_s": load.lease_s, "visibility_s": load.visibility_s}
+        times = {**waits, "request_timeout_s": 2, "margin_s": 1, "permit_ttl_s": 2}
         rate = {"rate": f"{load.rate}/s", "burst": load.burst}
         names = dict(zip(("sender", "fallback"), (one.name for one in each), strict=False))
         lane = {**names, "batch_size": load.batch_size, "in_doubt": "hold", "limits": [rate], "times": times}
