@@ -133,7 +133,8 @@ class Ground:
         """JSON is YAML. A lane that leaves its doubts to a person, under limits of its own and of its senders."""
         load, each = self._load, self.providers.each
         waits = {"lease_s": load.lease_s, "visibility_s": load.visibility_s}
-        times = {**waits, "request_timeout_s": 2, "margin_s": 1, "permit_ttl_s": 2}
+        # The answer to a letter by mail may come after its lease, which is renewed meanwhile.
+        times = {**waits, "request_timeout_s": 2, "margin_s": 1, "permit_ttl_s": 2, "answer_s": 8}
         rate = {"rate": f"{load.rate}/s", "burst": load.burst}
         names = dict(zip(("sender", "fallback"), (one.name for one in each), strict=False))
         lane = {**names, "batch_size": load.batch_size, "in_doubt": "hold", "limits": [rate], "times": times}

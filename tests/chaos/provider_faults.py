@@ -20,6 +20,8 @@ _OF_REQUESTS = 0.07
 _OF_PHASES = 0.003
 _OF_CONNECTIONS = 0.03
 _LATE_S = (0.2, 1.0, 3.0)
+# Later than a lease lasts, and in time for a sender that waits for it.
+_VERY_LATE_S = 7.0
 
 # A reply that is lost or odd, of a provider that took the request, and of one that did not.
 _LOST = (
@@ -65,7 +67,7 @@ def _smtp_faults() -> dict[str, list[Fault]]:
         found[phase] += [Fault(phase, act) for act in (*_ENDS, "silence")]
         found[phase].append(replace(_LEAVES, at=phase))
     odd = [Fault("dot", act) for act in ("half", "unended", "slow", "twice", "lines", "mixed")]
-    late = [Fault("dot", "late", delay_s=delay_s) for delay_s in _LATE_S]
+    late = [Fault("dot", "late", delay_s=delay_s) for delay_s in (*_LATE_S, _VERY_LATE_S)]
     lost = [replace(fault, takes=True) for fault in found["dot"] if fault.act != "reply"]
     found["dot"] += [*odd, *late, *lost, Fault("dot", "garbage"), Fault("dot", "garbage", takes=True)]
     return found
