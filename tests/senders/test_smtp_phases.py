@@ -148,8 +148,10 @@ def test_a_reply_too_many_is_never_taken_for_the_next_ones(phase: str) -> None:
     with scene(Fault(phase, "twice", times=1), parallel=1) as there:
         reply = there.send(LETTERS)
         found = claimed(reply, there.fake)
-    # Where the second one comes late, what follows does not fit, and the connection ends before anything is sent.
-    assert set(found.values()) <= {Verdict.ACCEPTED, Verdict.NOT_SENT}
+    # Where the second one comes late, what follows does not fit, and the connection ends before anything is sent. The
+    # second 354 may come when the dot has left: then it is no answer to that.
+    late = {Verdict.UNKNOWN} if phase == "data" else set()
+    assert set(found.values()) <= {Verdict.ACCEPTED, Verdict.NOT_SENT} | late
     assert phase != "dot" or found[0] is Verdict.ACCEPTED
 
 
