@@ -108,7 +108,7 @@ def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack
         slow=spanner is not None,
     )
     limit_s = 120 + 20 * options.kills + 60 * options.outages + 4 * load.recipients / load.rate
-    return run.to_the_end(limit_s=options.limit_s or limit_s)
+    return run.to_the_end(limit_s=options.limit_s or (2 if spanner else 1) * limit_s)
 
 
 def _providers(options: argparse.Namespace, folder: Path, chance: random.Random) -> Providers:
