@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, NamedTuple, Optional, TypeVar, Union, 
 
 from schemas.records import quick
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 # A store writes its own commit time wherever a row holds this value (Spanner: the commit timestamp).
 COMMIT_TIME: Final = datetime.max
@@ -203,12 +203,12 @@ class Recipient:
 class Batch:
     """A stable slice of a snapshot: the unit that is planned, owned and leased.
 
-    state: pending, queued, sending, in_doubt, held, done, cancelled; open_state repeats it and is null when
-    it is final, so that the index holds unfinished work only. `outcomes` has one `Outcome` byte per ordinal;
-    the `n_` counts always equal its tally. The `intent_` columns hold the one request that is in flight or in
-    doubt, `intent_ordinals` as packed by `ordinals.pack`; intent_at is when it was first intended, permit_at when its
-    latest permit was granted. idempotency_key: of the `send` that this batch is, as its publisher gave it; null in
-    campaigns.
+    state: pending, queued, sending, in_doubt, held, done, cancelled; open_state repeats it and is null when it is
+    final, so that the index holds unfinished work only. `outcomes` has one `Outcome` byte per ordinal; the `n_`
+    counts always equal its tally. The `intent_` columns hold the one request that is in flight or in doubt (others in
+    doubt are rows of `AsideDoubt`), `intent_ordinals` as packed by `ordinals.pack`; intent_at is when it was first
+    intended, permit_at when its latest permit was granted. idempotency_key: of the `send` that this batch is, as its
+    publisher gave it; null in campaigns.
     """
 
     shard: int
@@ -250,6 +250,30 @@ class Batch:
     finished_at: Optional[datetime] = None
     permit_at: Optional[datetime] = None
     idempotency_key: Optional[Id] = None
+
+
+@table("doubts_aside", key=("shard", "campaign_id", "batch_no", "attempt_id"))
+@dataclass(frozen=True)
+class AsideDoubt:
+    """A request in doubt that was put beside its batch, so that the batch's other recipients need not wait for it.
+
+    state: in_doubt, held, as of a batch. The other columns are those of the batch's intent: `ordinals` its
+    `intent_ordinals`, wait_reason why it can't be asked again. It goes back into its batch when nobody else is open.
+    """
+
+    shard: int
+    campaign_id: Id
+    batch_no: int
+    attempt_id: Word
+    state: Word
+    ordinals: Annotated[bytes, Size(65536)]
+    payload_hash: Word
+    provider: Word
+    intent_at: datetime
+    permit_at: datetime
+    doubt_since: datetime
+    provider_ref: Optional[Id] = None
+    wait_reason: Optional[Word] = None
 
 
 @table("batch_attempts", key=("shard", "campaign_id", "batch_no", "attempt_id"))

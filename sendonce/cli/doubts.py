@@ -37,11 +37,11 @@ def list_(session: Session, campaign: str | None) -> None:
     made = table("campaign", "batch", "recipients", "since", "provider", "waits for", right=("batch", "recipients"))
     for doubt in found:
         made.add_row(
-            doubt.batch.campaign_id,
-            str(doubt.batch.batch_no),
-            number(doubt.batch.n_in_doubt),
+            doubt.campaign_id,
+            str(doubt.batch_no),
+            number(doubt.recipients),
             ago(doubt.since, now),
-            doubt.batch.provider or "-",
+            doubt.provider or "-",
             "you" if doubt.held else "proof",
         )
     out().print(made)
@@ -86,7 +86,7 @@ def resend(session: Session, campaign: str, batch: int | None, reason: str, yes:
             f"campaign {campaign} is being cancelled and sends nothing more; use `sendonce doubts assume`",
             "wrong_state",
         )
-    recipients = sum(doubt.batch.n_in_doubt for doubt in chosen)
+    recipients = sum(doubt.recipients for doubt in chosen)
     if not yes and chosen:
         click.confirm(
             f"Up to {counted(recipients, 'person', 'people')} may get a second letter. Send again?",
@@ -97,7 +97,7 @@ def resend(session: Session, campaign: str, batch: int | None, reason: str, yes:
 
 
 def _chosen(session: Session, campaign: str, batch: int | None) -> list[Doubt]:
-    found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch.batch_no)]
+    found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch_no)]
     if batch is not None and not found:
         raise WrongCall(f"batch {batch} of {campaign} is not in doubt; see `sendonce doubts list`", "no_doubt")
     return found
@@ -108,18 +108,18 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
     from sendonce.stores.opening import store_key
 
     key, lanes = store_key(session.store), lanes_in(session.store)
-    decided = recipients = 0
+    decided, recipients = set(), 0
     for doubt in chosen:
-        priority = get_campaign(session.store, doubt.batch.campaign_id).priority
+        priority = get_campaign(session.store, doubt.campaign_id).priority
         log = lanes[priority].outbound_log if priority in lanes else "rows"
         decision = attempt_id(time.time_ns() // 1_000_000, os.urandom(10))
-        if decide(session.store, key, doubt.batch, kind, session.by, reason, log, decision):
-            decided += 1
-            recipients += doubt.batch.n_in_doubt
+        if decide(session.store, key, doubt, kind, session.by, reason, log, decision):
+            decided.add((doubt.campaign_id, doubt.batch_no))
+            recipients += doubt.recipients
     if session.as_json:
-        print_json({"decision": kind, "batches": decided, "recipients": recipients})
+        print_json({"decision": kind, "batches": len(decided), "recipients": recipients})
     elif not decided:
         out().print("No doubts to decide.")
     else:
         done = "counted as assumed" if kind == "assume" else "open again; `sendonce run` sends to them"
-        out().print(f"{counted(recipients, 'recipient')} in {counted(decided, 'batch', 'batches')}: {done}.")
+        out().print(f"{counted(recipients, 'recipient')} in {counted(len(decided), 'batch', 'batches')}: {done}.")

@@ -260,7 +260,7 @@ def _health(store: Store, lanes: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _doubts(store: Store) -> Iterator[Finding]:
-    count = sum(doubt.batch.n_in_doubt for doubt in list_doubts(store) if doubt.held)
+    count = sum(doubt.recipients for doubt in list_doubts(store) if doubt.held)
     if count:
         yield Finding("warn", "doubts", f"{count:,} recipients wait for a person's decision", "`sendonce doubts list`")
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Optional
+from typing import Any, Final, Optional, Union
 
 from schemas.ids import SHARDS, message_id, own_recipient_id, send_recipient_ids, shard_of
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import Attempt, Batch, Campaign, OutboundMessage, Recipient
+from schemas.tables import AsideDoubt, Attempt, Batch, Campaign, OutboundMessage, Recipient
 from sendonce.control.faults import UnknownCampaign, UnknownRecipient
 from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text_or_none
@@ -113,7 +113,7 @@ def _carried(reader: Reader, key: bytes, person: Recipient) -> Carried:
         raise UnknownRecipient(person.campaign_id)
     message = reader.get(OutboundMessage, message_id(key, person.campaign_id, person.recipient_id))
     attempts = _carriers(reader, batch).get(person.ordinal, [])
-    return Carried(_outcome(key, batch, person, message, attempts), attempts)
+    return Carried(_outcome(key, batch, person, message, attempts, _doubted(reader, batch)), attempts)
 
 
 def recipient_outcomes(store: Store, campaign_id: str) -> Iterator[RecipientOutcome]:
@@ -167,8 +167,16 @@ def _batch_outcomes(reader: Reader, key: bytes, campaign_id: str, batch_no: int)
     messages = {
         row.ordinal: row for row in reader.scan(OutboundMessage, campaign_id, batch_no, index="outbound_by_campaign")
     }
-    carriers = _carriers(reader, batch)
-    return [_outcome(key, batch, who, messages.get(who.ordinal), carriers.get(who.ordinal, [])) for who in people]
+    carriers, doubted = _carriers(reader, batch), _doubted(reader, batch)
+    return [
+        _outcome(key, batch, who, messages.get(who.ordinal), carriers.get(who.ordinal, []), doubted) for who in people
+    ]
+
+
+def _doubted(reader: Reader, batch: Batch) -> Mapping[int, AsideDoubt]:
+    """The requests in doubt that were put beside a batch, by ordinal."""
+    beside = reader.scan(AsideDoubt, batch.shard, batch.campaign_id, batch.batch_no) if batch.n_in_doubt else []
+    return {ordinal: doubt for doubt in beside for ordinal in unpack(doubt.ordinals)}
 
 
 def _carriers(reader: Reader, batch: Batch) -> Mapping[int, list[Attempt]]:
@@ -182,10 +190,16 @@ def _carriers(reader: Reader, batch: Batch) -> Mapping[int, list[Attempt]]:
 
 
 def _outcome(
-    key: bytes, batch: Batch, person: Recipient, message: Optional[OutboundMessage], carried: list[Attempt]
+    key: bytes,
+    batch: Batch,
+    person: Recipient,
+    message: Optional[OutboundMessage],
+    carried: list[Attempt],
+    doubted: Mapping[int, AsideDoubt],
 ) -> RecipientOutcome:
     outcome = Outcome(batch.outcomes[person.ordinal])
-    at, attempt_id, provider, provider_ref = _request(batch, outcome, message, carried)
+    doubt = doubted.get(person.ordinal, batch)
+    at, attempt_id, provider, provider_ref = _request(doubt, outcome, message, carried)
     return RecipientOutcome(
         recipient_id=own_recipient_id(person.recipient_id),
         message_id=message_id(key, batch.campaign_id, person.recipient_id),
@@ -205,13 +219,16 @@ def _outcome(
 
 
 def _request(
-    batch: Batch, outcome: Outcome, message: Optional[OutboundMessage], carried: list[Attempt]
+    doubt: Union[Batch, AsideDoubt],
+    outcome: Outcome,
+    message: Optional[OutboundMessage],
+    carried: list[Attempt],
 ) -> tuple[Optional[datetime], Optional[str], Optional[str], Optional[str]]:
     """When, by which attempt, at which provider, under which reference an outcome came about."""
     if message is not None:
         return message.at, message.attempt_id, message.provider, message.provider_ref
     if outcome == Outcome.IN_DOUBT:
-        return batch.doubt_since, batch.attempt_id, batch.provider, batch.provider_ref
+        return doubt.doubt_since, doubt.attempt_id, doubt.provider, doubt.provider_ref
     # With `outbound_log: packed` an accepted message has no row of its own: its request tells the rest.
     if outcome == Outcome.ACCEPTED and carried:
         last = carried[-1]

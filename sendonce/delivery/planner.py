@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, groupby
+from typing import Optional
 
 from schemas.elements import Reference
 from schemas.tables import Batch, Campaign, Progress
@@ -223,14 +224,14 @@ def _doubts(reader: Reader, terms: Terms, campaign: Campaign, now: datetime) -> 
             unseen
             and batch.due_at <= now
             and may_ask_again(batch, terms, now)
-            and _may_be_asked(reader, terms, batch, now)
+            and may_be_asked(reader, terms, batch.provider, now)
         ):
             yield Candidate(batch.campaign_id, batch.batch_no, batch.n_in_doubt, batch.due_at)
 
 
-def _may_be_asked(reader: Reader, terms: Terms, batch: Batch, now: datetime) -> bool:
+def may_be_asked(reader: Reader, terms: Terms, provider: Optional[str], now: datetime) -> bool:
     """Whether the account that a doubt lies with may be asked now: the lane may go by its other sender meanwhile."""
-    asked = terms.of(batch.provider)
+    asked = terms.of(provider)
     return terms.fallback is None or (asked is not None and not stops_of(reader, asked.lane, asked.sender, now))
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from schemas.tables import Campaign
 from sendonce.control.completion import settle_campaign
 from sendonce.control.dead_letters import sweep_dead_letters
+from sendonce.control.doubts import STATES, Doubt, doubts_of
 from sendonce.control.progress import aggregate_progress
 from sendonce.control.schedule import starts_later
 from sendonce.control.stream_names import STREAM
@@ -20,8 +21,8 @@ from sendonce.control.streams import KEYS_PURGED_AT_ONCE, purge_keys
 from sendonce.delivery import batches
 from sendonce.delivery.cancellation import sweep_cancelled
 from sendonce.delivery.expiry import sweep_expired
-from sendonce.delivery.planner import lane_campaigns, open_batches
-from sendonce.delivery.protocol import doubts
+from sendonce.delivery.planner import lane_campaigns, may_be_asked, open_batches
+from sendonce.delivery.protocol import aside, doubts
 from sendonce.delivery.resolver import Policy, settle_doubt
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store
@@ -31,6 +32,8 @@ CLOSED_AT_ONCE = 200
 PURGE_EVERY = timedelta(minutes=1)
 # Summing up reads each batch, and its transaction takes a turn that a request could have.
 SUMMED_EVERY = timedelta(seconds=1)
+# A person's doubts may be many, and each look at one reads two rows.
+HELD_LOOKED_AT_EVERY = timedelta(seconds=10)
 # Dead letters erased by one look: each body may have a MiB.
 ERASED_AT_ONCE = 50
 
@@ -49,18 +52,20 @@ class Swept:
 class SweepMemory:
     """What the sweeps of one lane in one process know of those before: sums of its streams, when keys were purged.
 
-    summed_at: when the batches of each campaign were summed up.
+    summed_at: when the batches of each campaign were summed up. held_at: when its held doubts were looked at.
     """
 
     def __init__(self) -> None:
         self.sums = StreamSums()
         self.summed_at: dict[str, datetime] = {}
+        self.held_at: dict[str, datetime] = {}
         self.purged_at: datetime | None = None
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all campaigns but these."""
         self.sums.keep(names)
         self.summed_at = {name: at for name, at in self.summed_at.items() if name in names}
+        self.held_at = {name: at for name, at in self.held_at.items() if name in names}
 
 
 def sweep_lane(
@@ -122,9 +127,7 @@ def _sweep(
     for batch_no in store.read(late):
         work = partial(doubts.expire, campaign_id=campaign_id, batch_no=batch_no)
         expired += store.transact(work, tag="expire") is not None
-    settled = 0
-    for batch in store.read(lambda reader: open_batches(reader, campaign_id, batches.IN_DOUBT)):
-        settled += bool(settle_doubt(store, key, batch, terms, policy, new_id()))
+    settled = _doubts(store, key, campaign, terms, policy, new_id, memory)
     cancelled = sweep_cancelled(store, campaign_id, CLOSED_AT_ONCE)
     too_late = sweep_expired(store, key, campaign, terms.outbound_log, CLOSED_AT_ONCE)
     now = store.read(lambda reader: reader.now())
@@ -137,3 +140,42 @@ def _sweep(
             memory.summed_at[campaign_id] = now
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
     return Swept(expired, settled, cancelled, int(ended), too_late)
+
+
+def _doubts(
+    store: Store,
+    key: bytes,
+    campaign: Campaign,
+    terms: Terms,
+    policy: Policy,
+    new_id: Callable[[], str],
+    memory: SweepMemory,
+) -> int:
+    """Settle what can be settled, and let nobody wait for the rest who was not in it. Returns how many were settled.
+
+    Proof of what is held for a person comes from outside, if at all: it is looked for less often.
+    """
+    now = store.read(lambda reader: reader.now())
+    looked_at = memory.held_at.get(campaign.campaign_id)
+    also_held = looked_at is None or now - looked_at >= HELD_LOOKED_AT_EVERY
+    if also_held:
+        memory.held_at[campaign.campaign_id] = now
+    states = STATES if also_held else (batches.IN_DOUBT,)
+    settled = 0
+    for doubt in store.read(lambda reader: doubts_of(reader, campaign, states)):
+        rung = settle_doubt(store, key, doubt, terms, policy, new_id())
+        settled += bool(rung)
+        if rung in ("", "hold") and doubt.open and not doubt.aside and not _asked_soon(store, doubt, terms):
+            work = partial(aside.set_aside, campaign_id=doubt.campaign_id, batch_no=doubt.batch_no)
+            store.transact(work, tag="set_aside")
+    return settled
+
+
+def _asked_soon(store: Store, doubt: Doubt, terms: Terms) -> bool:
+    """Whether a doubt will be asked again by the way that all others of its batch go: then they come right after it."""
+
+    def look(reader: Reader) -> bool:
+        now = reader.now()
+        return doubts.may_ask_again(doubt, terms, now) and may_be_asked(reader, terms, doubt.provider, now)
+
+    return not doubt.held and store.read(look)

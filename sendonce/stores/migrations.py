@@ -54,6 +54,25 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             "CREATE INDEX IF NOT EXISTS `notices_due` ON `notices` (`shard`, `kind`, `visible_at`)",
         ),
     ),
+    Migration(
+        version=3,
+        sqlite=(
+            'CREATE TABLE "doubts_aside" ("shard" INTEGER NOT NULL, "campaign_id" TEXT NOT NULL, "batch_no" '
+            'INTEGER NOT NULL, "attempt_id" TEXT NOT NULL, "state" TEXT NOT NULL, "payload_hash" TEXT NOT '
+            'NULL, "provider" TEXT NOT NULL, "intent_at" INTEGER NOT NULL, "permit_at" INTEGER NOT NULL, '
+            '"doubt_since" INTEGER NOT NULL, "provider_ref" TEXT, "wait_reason" TEXT, "ordinals" BLOB NOT '
+            'NULL, PRIMARY KEY ("shard", "campaign_id", "batch_no", "attempt_id")) WITHOUT ROWID',
+        ),
+        spanner=(
+            "CREATE TABLE IF NOT EXISTS `doubts_aside` (`shard` INT64 NOT NULL, `campaign_id` STRING(256) "
+            "NOT NULL, `batch_no` INT64 NOT NULL, `attempt_id` STRING(64) NOT NULL, `state` STRING(64) NOT "
+            "NULL, `ordinals` BYTES(65536) NOT NULL, `payload_hash` STRING(64) NOT NULL, `provider` "
+            "STRING(64) NOT NULL, `intent_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true), "
+            "`permit_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true), `doubt_since` TIMESTAMP "
+            "NOT NULL OPTIONS (allow_commit_timestamp = true), `provider_ref` STRING(256), `wait_reason` "
+            "STRING(64)) PRIMARY KEY (`shard`, `campaign_id`, `batch_no`, `attempt_id`)",
+        ),
+    ),
 )
 
 

@@ -25,10 +25,11 @@ from schemas.tables import TABLES, Attempt, Batch, Campaign, Limit, Recipient, S
 from sendonce import failpoints
 from sendonce.config import Lane
 from sendonce.control import campaigns
+from sendonce.control.doubts import list_doubts
 from sendonce.control.expiry import with_end
 from sendonce.control.faults import ControlFault
 from sendonce.control.worth import chosen_reasons
-from sendonce.delivery import batches, health, reopening, resolver
+from sendonce.delivery import health, reopening, resolver
 from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.letters import element_of
 from sendonce.delivery.planner import plan_lane
@@ -486,11 +487,12 @@ class World:
 
     def person(self) -> None:
         """Somebody looks at what is held and decides."""
-        held = self.real.read(lambda reader: [batch for batch in reader.scan(Batch) if batch.state == batches.HELD])
-        for batch in held:
+        for doubt in list_doubts(self.real):
+            if not doubt.held:
+                continue
             kind = self.chance.choice(("assume", "resend"))
             decision = self.chance.randbytes(8).hex()
-            resolver.decide(self.store, self.key, batch, kind, "ann", "looked", self.terms.outbound_log, decision)
+            resolver.decide(self.store, self.key, doubt, kind, "ann", "looked", self.terms.outbound_log, decision)
 
     # -- the whole -----------------------------------------------------------------------------------------------
 

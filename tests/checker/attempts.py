@@ -47,9 +47,12 @@ def no_second_attempt(case: Case) -> Iterator[Violation]:
     """I2 in the store: after an attempt that may have been accepted, another one needs a decision."""
     for key, attempts in case.attempts.items():
         steps = [(row.attempt_id, row.started_at, row.ordinals, _may_be_accepted(row)) for row in attempts]
-        batch = case.batches.get(key)
-        if batch and batch.attempt_id and batch.intent_at:
-            steps.append((batch.attempt_id, batch.intent_at, batch.intent_ordinals or b"", frozenset()))
+        done = {row.attempt_id for row in attempts}
+        for intent in case.open_intents(key):
+            if intent.attempt_id not in done:
+                covered = intent.ordinals
+                steps.append((intent.attempt_id, intent.began, covered, frozenset(ordinals.unpack(covered))))
+        steps.sort(key=lambda step: step[1:2])
         earlier: dict[int, str] = {}
         for attempt_id, began, covered, may_be_accepted in steps:
             for ordinal in ordinals.unpack(covered):
@@ -77,10 +80,8 @@ def _knows(case: Case, place: Place, attempt_id: str) -> bool:
 
     A doubt that was settled without a reply leaves no finished attempt: its decision, or the message's row, names it.
     """
-    batch = case.batches.get(place[:2])
     covered = [row.ordinals for row in case.attempts.get(place[:2], ()) if row.attempt_id == attempt_id]
-    if batch and batch.attempt_id == attempt_id:
-        covered.append(batch.intent_ordinals or b"")
+    covered += [intent.ordinals for intent in case.open_intents(place[:2]) if intent.attempt_id == attempt_id]
     if covered:
         return any(place[2] in ordinals.unpack(bits) for bits in covered)
     row = case.messages.get(case.message_id[place])
@@ -112,8 +113,7 @@ def _began(case: Case, place: Place, letter: Arrival) -> datetime | None:
     None while the attempt is open: a doubt that is asked again writes its intent again, with a later time.
     """
     attempt = _row_of(case, place, letter.attempt_id)
-    batch = case.open_intent(place)
-    if attempt is None or (batch and batch.attempt_id == letter.attempt_id):
+    if attempt is None or case.is_open(place, letter.attempt_id):
         return None
     return first_began(attempt)
 
@@ -140,8 +140,7 @@ def _phantom(case: Case, letter: Arrival) -> str:
     if began and began > letter.at + CLOCK_GRAIN:
         return f"taken at {letter.at}, before the intent of attempt {letter.attempt_id} at {began}"
     code = case.outcome.get(place, Outcome.OPEN)
-    batch = case.open_intent(place)
-    in_flight = batch is not None and batch.attempt_id == letter.attempt_id
+    in_flight = case.is_open(place, letter.attempt_id)
     if code in MAY_HAVE_ARRIVED or in_flight or case.decided(place, ("resend",)):
         return ""
     if KIND_OF.get(code) == "refused" and letter.attempt_id in case.late_requests:
@@ -173,9 +172,10 @@ def one_payload_each(case: Case) -> Iterator[Violation]:
     for attempts in case.attempts.values():
         for attempt in attempts:
             hashes[attempt.attempt_id].add(attempt.payload_hash)
-    for batch in case.batches.values():
-        if batch.attempt_id and batch.payload_hash:
-            hashes[batch.attempt_id].add(batch.payload_hash)
+    for key in case.batches:
+        for intent in case.open_intents(key):
+            if intent.payload_hash:
+                hashes[intent.attempt_id].add(intent.payload_hash)
     for letter in case.letters:
         if letter.payload_hash:
             hashes[letter.attempt_id].add(letter.payload_hash)

@@ -10,7 +10,7 @@ import orjson
 
 from schemas import ids, ordinals
 from schemas.outcomes import Outcome
-from schemas.tables import Attempt, Batch, Campaign, Decision, OutboundMessage, Recipient, Setting
+from schemas.tables import AsideDoubt, Attempt, Batch, Campaign, Decision, OutboundMessage, Recipient, Setting
 from tests.evidence import Arrival, Records
 
 # A file's time comes from the kernel's coarse clock: up to one timer tick (4 ms, 10 ms on some) behind the clock that
@@ -71,6 +71,16 @@ def first_began(attempt: Attempt) -> datetime:
     return made if attempt.started_at - made > REPEAT_AFTER else attempt.started_at
 
 
+@dataclass(frozen=True)
+class Intent:
+    """A request without an end. ordinals: packed."""
+
+    attempt_id: str
+    began: datetime
+    ordinals: bytes
+    payload_hash: str
+
+
 class Case:
     def __init__(self, records: Records, letters: Sequence[Arrival], late_requests: frozenset[str]) -> None:
         self.late_requests = late_requests
@@ -105,6 +115,9 @@ class Case:
         self.attempts: dict[BatchKey, list[Attempt]] = defaultdict(list)
         for attempt in sorted(records.of(Attempt), key=lambda attempt: (attempt.started_at, attempt.attempt_id)):
             self.attempts[attempt.campaign_id, attempt.batch_no].append(attempt)
+        self.aside: dict[BatchKey, list[AsideDoubt]] = defaultdict(list)
+        for row in records.of(AsideDoubt):
+            self.aside[row.campaign_id, row.batch_no].append(row)
         self.decisions: dict[str, list[Decision]] = defaultdict(list)
         for decision in records.of(Decision):
             self.decisions[decision.campaign_id].append(decision)
@@ -136,9 +149,20 @@ class Case:
             for decision in self.decisions.get(campaign_id, ())
         )
 
-    def open_intent(self, place: Place) -> Batch | None:
-        """The place's batch, if a request that covers the place is in flight or in doubt."""
-        batch = self.batches.get(place[:2])
-        if batch is None or batch.attempt_id is None or place[2] not in ordinals.unpack(batch.intent_ordinals or b""):
-            return None
-        return batch
+    def open_intents(self, key: BatchKey) -> list[Intent]:
+        """The requests of a batch that are in flight or in doubt, in it and beside it."""
+        batch = self.batches.get(key)
+        found = [
+            Intent(row.attempt_id, row.intent_at, row.ordinals, row.payload_hash) for row in self.aside.get(key, ())
+        ]
+        if batch is not None and batch.attempt_id is not None and batch.intent_at is not None:
+            covered, hashed = batch.intent_ordinals or b"", batch.payload_hash or ""
+            found.append(Intent(batch.attempt_id, batch.intent_at, covered, hashed))
+        return found
+
+    def is_open(self, place: Place, attempt_id: str) -> bool:
+        """Whether this request covers the place and is in flight or in doubt."""
+        return any(
+            intent.attempt_id == attempt_id and place[2] in ordinals.unpack(intent.ordinals)
+            for intent in self.open_intents(place[:2])
+        )

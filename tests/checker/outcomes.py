@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from schemas import ordinals
 from schemas.outcomes import KIND_OF, KINDS, Outcome
 from schemas.tables import Batch, Progress
 from tests.checker.case import UNFINISHED, Case, Place, Violation, name_of
@@ -12,7 +13,9 @@ NOT_FINAL = (Outcome.OPEN, Outcome.IN_DOUBT)
 
 def add_up(case: Case) -> Iterator[Violation]:
     for (campaign_id, batch_no), batch in case.batches.items():
-        yield from _batch_adds_up(f"{campaign_id} batch {batch_no}", batch, case.sizes[campaign_id, batch_no])
+        where = f"{campaign_id} batch {batch_no}"
+        yield from _batch_adds_up(where, batch, case.sizes[campaign_id, batch_no])
+        yield from _doubts_can_end(where, batch, case)
     yield from _campaigns_add_up(case)
     yield from _progress_adds_up(case)
     for message, row in case.messages.items():
@@ -35,8 +38,20 @@ def _batch_adds_up(where: str, batch: Batch, in_snapshot: int) -> Iterator[Viola
         yield Violation(
             "I1", where, f"{batch.state}, but {counted['open'] + counted['in_doubt']} outcomes are not final"
         )
-    if counted["in_doubt"] and batch.attempt_id is None:
-        yield Violation("I1", where, f"{counted['in_doubt']} in doubt, but no request that could settle it")
+
+
+def _doubts_can_end(where: str, batch: Batch, case: Case) -> Iterator[Violation]:
+    """Whoever is in doubt is so by a request that could settle it; a request beside a batch has somebody in doubt."""
+    key = (batch.campaign_id, batch.batch_no)
+    doubted = {ordinal for ordinal, code in enumerate(batch.outcomes) if code == Outcome.IN_DOUBT}
+    covered = {ordinal for intent in case.open_intents(key) for ordinal in ordinals.unpack(intent.ordinals)}
+    if left := doubted - covered:
+        yield Violation("I1", where, f"{len(left)} in doubt, but no request that could settle it")
+    for row in case.aside.get(key, ()):
+        if not doubted.intersection(ordinals.unpack(row.ordinals)):
+            yield Violation("I1", where, f"attempt {row.attempt_id} stands beside it, but nobody is in doubt by it")
+    if doubted and batch.state in ("in_doubt", "held") and batch.attempt_id is None:
+        yield Violation("I1", where, f"{batch.state}, but no request that could settle it")
 
 
 def _campaigns_add_up(case: Case) -> Iterator[Violation]:

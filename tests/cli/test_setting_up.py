@@ -10,7 +10,7 @@ from sendonce.rendering.catalogue import manifest_of
 from sendonce.stores.base import Store
 from sendonce.stores.opening import open_store, store_environment, store_key
 from tests.cli.conftest import Call
-from tests.control.made import batch_row, seal
+from tests.control.made import batch_row, doubted, seal
 from tests.emulated import Emulator
 
 
@@ -274,7 +274,7 @@ def test_doctor_tells_of_doubts_that_wait_for_a_person(sendonce: Call, store: St
     seal(store, "spring", [3], state="running")
     row = batch_row(store, "spring", 0)
     held = replace(row, state="held", open_state="held", outcomes=bytes([1, 1, 0]), n_open=1, n_in_doubt=2)
-    store.transact(lambda tx: tx.put(held), tag="test")
+    store.transact(lambda tx: tx.put(doubted(held, tx.now())), tag="test")
     told = {finding["what"]: finding for finding in sendonce("doctor", "--json").json}
     assert told["doubts"]["level"] == "warn"
     assert told["doubts"]["found"].startswith("2 recipients")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from schemas.ids import address_key, shard_of
+from schemas.ordinals import pack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign, Recipient
 from sendonce.config import apply_config, load_config
@@ -81,12 +82,23 @@ def outcomes(
         after = batches.apply(batch, changes)
         if state is not None:
             after = replace(after, state=state, open_state=None if state in batches.FINAL else state)
+            if state in (batches.IN_DOUBT, batches.HELD):
+                after = doubted(after, tx.now())
         elif after.n_open + after.n_in_doubt == 0:
             after = batches.finished(after, tx.now())
         tx.put(after)
         return after
 
     return store.transact(work, tag="outcomes")
+
+
+def doubted(batch: Batch, now: datetime) -> Batch:
+    """The batch, with the request by which its recipients are in doubt."""
+    intent = pack(batches.with_outcome(batch, Outcome.IN_DOUBT))
+    return replace(
+        batch, attempt_id="01KF0H41000000000000000000", intent_at=now, permit_at=now, intent_ordinals=intent,
+        payload_hash="0" * 64, provider="mail", doubt_since=now,
+    )  # fmt: skip
 
 
 def campaign_row(store: Store, campaign_id: str) -> Campaign:

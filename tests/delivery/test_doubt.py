@@ -143,10 +143,10 @@ def test_a_person_decides_a_held_doubt_once(world: World, kind: str, kinds: str,
     world.campaign([2])
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))]))
     world.sweep()
-    batch = world.batch()
-    assert batch.state == "held"
+    assert world.batch().state == "held"
+    (doubt,) = world.doubts()
     for decision_id in ("one", "two"):
-        decide(world.store, world.key, batch, kind, "ann", "asked the provider", "rows", decision_id)
+        decide(world.store, world.key, doubt, kind, "ann", "asked the provider", "rows", decision_id)
     assert (world.kinds(), world.batch().state) == (kinds, state)
     decisions = world.store.read(lambda reader: reader.scan(Decision))
     assert sorted(decision.kind for decision in decisions) == sorted(["hold", kind])
@@ -160,7 +160,7 @@ def test_a_campaign_is_completed_only_when_nothing_is_open_or_in_doubt(world: Wo
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"))]))
     world.sweep()
     assert world.campaign_row().state == "running"
-    held = next(batch for batch in (world.batch(0), world.batch(1)) if batch.state == "held")
+    (held,) = world.doubts()
     decide(world.store, world.key, held, "assume", "ann", "", "rows", "one")
     world.sweep()
     assert world.campaign_row().state == "completed"
@@ -237,7 +237,7 @@ def test_a_refusal_after_a_resend_never_says_that_nothing_was_sent(world: World)
     world.campaign([3])
     world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "http_504"), accepts=None)], recipients=2))
     assert world.kinds() == "ddo"
-    decide(world.store, world.key, world.batch(), "resend", "ann", "looked", "rows", "decision")
+    decide(world.store, world.key, world.doubts()[0], "resend", "ann", "looked", "rows", "decision")
     reply = Reply(
         Verdict.ACCEPTED,
         exceptions={

@@ -9,10 +9,10 @@ import pytest
 from schemas.outcomes import Outcome
 from schemas.tables import Limit, Switch
 from sendonce.control.expiry import with_end
-from sendonce.delivery.protocol import doubts
+from sendonce.delivery.resolver import decide
 from sendonce.senders.base import Reply, Verdict
 from tests.delivery.faulty import AGAIN, IDEMPOTENT
-from tests.delivery.world import CAMPAIGN, World
+from tests.delivery.world import World
 from tests.fakes import Scripted
 
 
@@ -119,8 +119,8 @@ def test_a_doubt_that_is_settled_after_the_end_completes_the_campaign(world: Wor
     world.pass_s(11)
     world.sweep(in_doubt="hold")
     assert (world.kinds(), world.batch().state) == ("drr", "held")
-    work = {0: Outcome.ASSUMED}
-    world.store.transact(lambda tx: doubts.settle(tx, world.key, CAMPAIGN, 0, work, "rows", decision=None), tag="test")
+    (doubt,) = world.doubts()
+    assert decide(world.store, world.key, doubt, "assume", "ann", "", "rows", "d") == "assume"
     world.sweep()
     assert (world.kinds(), world.campaign_row().state) == ("urr", "completed")
 

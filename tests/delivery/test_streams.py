@@ -19,6 +19,7 @@ from schemas.tables import TABLES, Batch, Campaign, OutboundMessage, Progress, R
 from sendonce.config import Lane
 from sendonce.control import stream_progress
 from sendonce.control.campaigns import begin_cancel, pause, resume
+from sendonce.control.doubts import list_doubts
 from sendonce.control.faults import ControlFault
 from sendonce.control.finals import is_wiped
 from sendonce.control.outcomes import outcomes_of, recipient_outcomes
@@ -116,7 +117,8 @@ def test_a_doubt_keeps_its_letter_until_it_is_settled(world: World) -> None:
     batch = batch_of(world.store, "a")
     assert reasons(batch) == ["in_doubt"]
     assert not is_wiped(all_people(world)[0])
-    assert decide(world.store, world.key, batch, "assume", "ann", "", "rows", "d-1") == "assume"
+    (doubt,) = list_doubts(world.store)
+    assert decide(world.store, world.key, doubt, "assume", "ann", "", "rows", "d-1") == "assume"
     assert reasons(batch_of(world.store, "a")) == ["assumed"]
     assert is_wiped(all_people(world)[0])
 
@@ -552,9 +554,8 @@ class Sends(RuleBasedStateMachine):
             world.pass_s(30)
             sweep(world)
             deliver_all(world)
-            for batch in rows(world.store, Batch):
-                if batch.state in ("in_doubt", "held"):
-                    decide(world.store, world.key, batch, "assume", "ann", "", "rows", world._id())
+            for doubt in list_doubts(world.store):
+                decide(world.store, world.key, doubt, "assume", "ann", "", "rows", world._id())
         world.clock.at = MIDNIGHT + timedelta(days=2)
         sweep(world)
         found = {batch.idempotency_key: batch for batch in rows(world.store, Batch)}

@@ -10,6 +10,7 @@ from schemas.ids import message_id
 from schemas.letters import Letter, Letters, Refusal
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, Campaign, Limit, OutboundMessage, Recipient
+from sendonce.control.doubts import Doubt, list_doubts
 from sendonce.delivery.deliver import Clocks, Deliverer, Delivery
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.letters import element_of
@@ -114,6 +115,10 @@ class World:
 
     def batch(self, batch_no: int = 0, campaign_id: str = CAMPAIGN) -> Batch:
         return batch_row(self.store, campaign_id, batch_no)
+
+    def doubts(self) -> list[Doubt]:
+        """Every doubt there is, oldest first."""
+        return list_doubts(self.store)
 
     def campaign_row(self, campaign_id: str = CAMPAIGN) -> Campaign:
         return campaign_row(self.store, campaign_id)

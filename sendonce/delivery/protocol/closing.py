@@ -8,6 +8,7 @@ from schemas.outcomes import Outcome
 from schemas.tables import Batch, Campaign
 from sendonce.control.expiry import is_over
 from sendonce.delivery import batches
+from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.protocol.doubts import PAYLOAD_CHANGED
 from sendonce.delivery.rows import names_of, write_rows
 from sendonce.delivery.terms import batch_key
@@ -51,7 +52,7 @@ def refuse(tx: Tx, key: bytes, reference: Reference, outcome: Outcome, detail: s
         return after
     if found.state != batches.QUEUED:
         return None
-    after = replace(closed(found, outcome, tx.now(), batches.DONE), token=found.token + 1)
+    after = replace(closed(tx, found, outcome, tx.now(), batches.DONE), token=found.token + 1)
     details = dict.fromkeys(batches.open_ordinals(found), detail)
     write_rows(tx, outbound_log, found, after, names_of(tx, key, found), None, tx.now(), details)
     tx.put(after)
@@ -61,17 +62,17 @@ def refuse(tx: Tx, key: bytes, reference: Reference, outcome: Outcome, detail: s
 def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: str, outbound_log: str) -> Batch:
     now = tx.now()
     names = names_of(tx, key, found)
-    if found.n_in_doubt:
+    if found.state in (batches.IN_DOUBT, batches.HELD):
         after = batches.apply(found, dict.fromkeys(batches.open_ordinals(found), outcome))
     else:
-        after = replace(closed(found, outcome, now, state), token=found.token + 1)
+        after = replace(closed(tx, found, outcome, now, state), token=found.token + 1)
     write_rows(tx, outbound_log, found, after, names, None, now)
     tx.put(after)
     return after
 
 
-def closed(batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
-    """Final at once: everything open gets one outcome. Without anything open it simply is done."""
+def closed(tx: Tx, batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
+    """Everything open gets one outcome: final at once, but for doubts beside it. Without anything open it is done."""
     left = batches.open_ordinals(batch)
     after = batches.apply(batch, dict.fromkeys(left, outcome))
-    return batches.finished(after, now, state if left else batches.DONE)
+    return ended(tx, after, now, state if left else batches.DONE)

@@ -3,17 +3,30 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Optional, Protocol
 
 from schemas.ordinals import pack, unpack
 from schemas.outcomes import Outcome
-from schemas.tables import Batch, Decision
+from schemas.tables import AsideDoubt, Batch, Decision
 from sendonce.delivery import batches
+from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.rows import names_of, write_rows
 from sendonce.delivery.terms import Terms, batch_key
 from sendonce.stores.base import Tx
 
 # Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
 PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
+
+
+class Intent(Protocol):
+    """What a batch, and a doubt beside it, say of a request."""
+
+    @property
+    def provider(self) -> Optional[str]: ...
+    @property
+    def intent_at(self) -> Optional[datetime]: ...
+    @property
+    def wait_reason(self) -> Optional[str]: ...
 
 
 def expire(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
@@ -36,18 +49,18 @@ def lease_is_over(batch: Batch, now: datetime) -> bool:
     return batch.heartbeat_at + timedelta(seconds=batch.lease_s) < now
 
 
-def may_ask_again(batch: Batch, terms: Terms, now: datetime) -> bool:
-    """Whether a batch in doubt can be settled by its own request, sent once more under the same key.
+def may_ask_again(doubt: Intent, terms: Terms, now: datetime) -> bool:
+    """Whether a request in doubt can be settled by itself, sent once more under the same key.
 
     The provider must take the same key once, and its window must still be open when the repeat arrives. A payload
     that could not be made again byte for byte rules it out for good. terms: the lane's own.
     """
-    asked = terms.of(batch.provider)
+    asked = terms.of(doubt.provider)
     if asked is None:  # the lane sends by other accounts, or to other places, now
         return False
-    if asked.asks_again_s is None or batch.intent_at is None or batch.wait_reason in (PAYLOAD_CHANGED, OVER_LIMIT):
+    if asked.asks_again_s is None or doubt.intent_at is None or doubt.wait_reason in (PAYLOAD_CHANGED, OVER_LIMIT):
         return False
-    return (now - batch.intent_at).total_seconds() + asked.times.longest_call_s < asked.asks_again_s
+    return (now - doubt.intent_at).total_seconds() + asked.times.longest_call_s < asked.asks_again_s
 
 
 def skip_rung(tx: Tx, campaign_id: str, batch_no: int) -> None:
@@ -62,6 +75,7 @@ def settle(
     key: bytes,
     campaign_id: str,
     batch_no: int,
+    attempt_id: str,
     outcomes: Mapping[int, Outcome],
     outbound_log: str,
     decision: Decision | None,
@@ -69,35 +83,59 @@ def settle(
     """End a doubt: by proof (`decision` is None), or by a decision, which is a row before anything acts on it.
 
     outcomes: what each ordinal in doubt becomes: ACCEPTED, ASSUMED, a refusal, or OPEN (it will be sent again).
-    Ordinals that are no longer in doubt are left alone. None: the batch is neither in doubt nor held.
+    Ordinals that are no longer in doubt, or were not in that request, are left alone. None: that is not in doubt.
     """
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
-    if found is None or found.state not in (batches.IN_DOUBT, batches.HELD):
+    if found is None:
+        return None
+    mine = found.attempt_id == attempt_id and found.state in (batches.IN_DOUBT, batches.HELD)
+    beside = None if mine else tx.get(AsideDoubt, found.shard, campaign_id, batch_no, attempt_id)
+    if not mine and beside is None:
         return None
     now = tx.now()
-    changes = {o: outcome for o, outcome in outcomes.items() if found.outcomes[o] == Outcome.IN_DOUBT}
+    intent = set(unpack((found.intent_ordinals if beside is None else beside.ordinals) or b""))
+    changes = {o: outcome for o, outcome in outcomes.items() if o in intent and found.outcomes[o] == Outcome.IN_DOUBT}
     names = names_of(tx, key, found)
     after = batches.apply(found, changes)
-    if after.n_in_doubt:
-        after = replace(after, due_at=now, visible_at=None)
+    left = any(after.outcomes[ordinal] == Outcome.IN_DOUBT for ordinal in intent)
+    if beside is not None:  # whoever owns the batch goes on; who is open again is so for the next request
+        after = after if found.state == batches.SENDING else replace(after, token=found.token + 1)
+        if not left:
+            tx.delete(beside)
+    elif left:
+        after = replace(after, due_at=now, visible_at=None, token=found.token + 1)
     elif after.n_open:
-        after = batches.waiting(after, now, None)
+        after = replace(batches.waiting(after, now, None), token=found.token + 1)
     else:
-        after = batches.finished(after, now)
+        after = replace(ended(tx, after, now), token=found.token + 1)
     if decision is not None:
-        tx.insert(replace(decision, attempt_id=found.attempt_id, ordinals=pack(changes), at=now))
-    write_rows(tx, outbound_log, found, after, names, None, now)
-    tx.put(replace(after, token=found.token + 1))
-    return after
-
-
-def hold(tx: Tx, campaign_id: str, batch_no: int, decision: Decision) -> Batch | None:
-    """Leave a doubt to a person: nothing but `doubts resend` or `doubts assume` moves the batch from here."""
-    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
-    if found is None or found.state != batches.IN_DOUBT:
-        return None
-    after = replace(found, state=batches.HELD, open_state=batches.HELD, visible_at=None)
-    doubted = batches.with_outcome(found, Outcome.IN_DOUBT)
-    tx.insert(replace(decision, attempt_id=found.attempt_id, ordinals=pack(doubted), at=tx.now()))
+        tx.insert(replace(decision, attempt_id=attempt_id, ordinals=pack(changes), at=now))
+    # Rows say by which request somebody was reached.
+    asked = found if beside is None else _with_intent_of(found, beside)
+    write_rows(tx, outbound_log, asked, after, names, None, now)
     tx.put(after)
     return after
+
+
+def _with_intent_of(batch: Batch, beside: AsideDoubt) -> Batch:
+    return replace(batch, attempt_id=beside.attempt_id, provider=beside.provider, provider_ref=beside.provider_ref)
+
+
+def hold(tx: Tx, campaign_id: str, batch_no: int, attempt_id: str, decision: Decision) -> bool:
+    """Leave a doubt to a person: nothing but proof, `doubts resend` or `doubts assume` ends it from here."""
+    found = tx.get(Batch, *batch_key(campaign_id, batch_no))
+    if found is None:
+        return False
+    held: Batch | AsideDoubt | None
+    if found.attempt_id == attempt_id and found.state == batches.IN_DOUBT:
+        intent = found.intent_ordinals or b""
+        held = replace(found, state=batches.HELD, open_state=batches.HELD, visible_at=None)
+    else:
+        beside = tx.get(AsideDoubt, found.shard, campaign_id, batch_no, attempt_id)
+        if beside is None or beside.state != batches.IN_DOUBT:
+            return False
+        intent, held = beside.ordinals, replace(beside, state=batches.HELD)
+    doubted = [ordinal for ordinal in unpack(intent) if found.outcomes[ordinal] == Outcome.IN_DOUBT]
+    tx.insert(replace(decision, attempt_id=attempt_id, ordinals=pack(doubted), at=tx.now()))
+    tx.put(held)
+    return True

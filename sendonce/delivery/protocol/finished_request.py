@@ -8,6 +8,7 @@ from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Decision, Limit
 from sendonce.delivery import batches, limits
+from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.terms import Report, Terms
 from sendonce.stores.base import Tx
 
@@ -49,14 +50,14 @@ def settled_permits(
 
 
 def wait_again(
-    terms: Terms, batch: Batch, unsent: Sequence[int], report: Report, now: datetime, *, spends_try: bool
+    tx: Tx, terms: Terms, batch: Batch, unsent: Sequence[int], report: Report, now: datetime, *, spends_try: bool
 ) -> Batch:
     """Nothing of these went out. They wait and are tried again, unless that has failed too often in a row."""
     tries = batch.tries + 1 if spends_try else batch.tries
     if tries >= terms.most_tries:
         batch = batches.apply(batch, dict.fromkeys(unsent, Outcome.EXHAUSTED))
         if batch.n_open == 0:
-            return batches.finished(replace(batch, tries=tries), now)
+            return ended(tx, replace(batch, tries=tries), now)
         tries = 0  # the batch's other recipients have had no try of their own yet
     due_at = now + timedelta(seconds=report.wait_s or 0.0)
     return batches.waiting(replace(batch, tries=tries), due_at, report.reason or None)

@@ -13,6 +13,7 @@ from sendonce.control.schedule import starts_later
 from sendonce.control.stops import stops_of
 from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
+from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.protocol.closing import closed
 from sendonce.delivery.rows import write_rows
 from sendonce.delivery.terms import SETTINGS_CHANGED, Ask, Later, Move, Rendered, Report, Terms, Turn
@@ -51,13 +52,13 @@ def proceed(
         return Turn(move, after, until=until, reason=reason)
 
     if campaign.state in ("cancelling", "cancelled"):
-        return end(closed(mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
+        return end(closed(tx, mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
     if is_over(campaign, mine, now):
-        return end(closed(mine, Outcome.EXPIRED, now, batches.DONE), "expired")
+        return end(closed(tx, mine, Outcome.EXPIRED, now, batches.DONE), "expired")
     refused = {o: outcome for o, outcome in rendered.outcomes.items() if mine.outcomes[o] == Outcome.OPEN}
     mine = batches.apply(mine, {**refused, **_struck(tx, mine, rendered)})
     if mine.n_open == 0:
-        return end(batches.finished(mine, now), "done")
+        return end(ended(tx, mine, now), "done")
     if campaign.state != "running":
         return end(batches.waiting(mine, now, campaign.state), campaign.state)
     if (start := starts_later(campaign, now)) is not None:  # planned before somebody moved the start

@@ -156,7 +156,7 @@ def advance(
     after = replace(after, **batches.NO_INTENT)
     if unsent:
         spends_try = not sender.open and report.reason != LATE
-        after = wait_again(terms, after, unsent, report, now, spends_try=spends_try)
+        after = wait_again(tx, terms, after, unsent, report, now, spends_try=spends_try)
         write(tx, terms, found, after, rendered, report)
         return Turn(Move.ENDED, after, reason=report.reason)
     return proceed(tx, terms, found, replace(after, tries=0), rendered, ask, scopes, report, sender)

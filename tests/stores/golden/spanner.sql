@@ -103,6 +103,22 @@ CREATE NULL_FILTERED INDEX `batches_open` ON `campaign_batches` (`shard`, `campa
 
 CREATE NULL_FILTERED INDEX `batches_expiring` ON `campaign_batches` (`shard`, `campaign_id`, `open_state`, `expires_at`);
 
+CREATE TABLE `doubts_aside` (
+  `shard` INT64 NOT NULL,
+  `campaign_id` STRING(256) NOT NULL,
+  `batch_no` INT64 NOT NULL,
+  `attempt_id` STRING(64) NOT NULL,
+  `state` STRING(64) NOT NULL,
+  `ordinals` BYTES(65536) NOT NULL,
+  `payload_hash` STRING(64) NOT NULL,
+  `provider` STRING(64) NOT NULL,
+  `intent_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  `permit_at` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  `doubt_since` TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
+  `provider_ref` STRING(256),
+  `wait_reason` STRING(64),
+) PRIMARY KEY (`shard`, `campaign_id`, `batch_no`, `attempt_id`);
+
 CREATE TABLE `batch_attempts` (
   `shard` INT64 NOT NULL,
   `campaign_id` STRING(256) NOT NULL,

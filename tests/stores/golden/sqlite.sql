@@ -108,6 +108,23 @@ CREATE INDEX "batches_open" ON "campaign_batches" ("shard", "campaign_id", "open
 
 CREATE INDEX "batches_expiring" ON "campaign_batches" ("shard", "campaign_id", "open_state", "expires_at") WHERE "open_state" IS NOT NULL AND "expires_at" IS NOT NULL;
 
+CREATE TABLE "doubts_aside" (
+  "shard" INTEGER NOT NULL,
+  "campaign_id" TEXT NOT NULL,
+  "batch_no" INTEGER NOT NULL,
+  "attempt_id" TEXT NOT NULL,
+  "state" TEXT NOT NULL,
+  "payload_hash" TEXT NOT NULL,
+  "provider" TEXT NOT NULL,
+  "intent_at" INTEGER NOT NULL,
+  "permit_at" INTEGER NOT NULL,
+  "doubt_since" INTEGER NOT NULL,
+  "provider_ref" TEXT,
+  "wait_reason" TEXT,
+  "ordinals" BLOB NOT NULL,
+  PRIMARY KEY ("shard", "campaign_id", "batch_no", "attempt_id")
+) WITHOUT ROWID;
+
 CREATE TABLE "batch_attempts" (
   "shard" INTEGER NOT NULL,
   "campaign_id" TEXT NOT NULL,
