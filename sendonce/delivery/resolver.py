@@ -78,9 +78,19 @@ def _by_policy(store: Store, key: bytes, doubt: Doubt, policy: Policy, decision_
 
     if policy.in_doubt == "assume":
         return carry_out("assume", "no proof within 24 h") if now - since >= ASSUME_AFTER else ""
-    if policy.in_doubt == "resend" and doubt.round == 0:
+    if policy.in_doubt == "resend" and doubt.round == 0 and not store.read(lambda reader: resent(reader, doubt)):
         return carry_out("resend", "lane policy") if now - since >= RESEND_AFTER else ""
     return carry_out("hold", "left to a person")
+
+
+def resent(reader: Reader, doubt: Doubt) -> bool:
+    """Whether somebody in doubt was sent to again before, by whoever's decision: a lane does so once for each."""
+    return any(
+        row.kind == "resend"
+        and row.batch_no == doubt.batch_no
+        and set(unpack(row.ordinals or b"")) & set(doubt.ordinals)
+        for row in reader.scan(Decision, doubt.campaign_id, index="decisions_by_campaign")
+    )
 
 
 def decide(

@@ -8,7 +8,7 @@ from schemas.letters import dump
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Limit, Permit
 from sendonce.delivery.protocol import owning
-from sendonce.delivery.resolver import decide
+from sendonce.delivery.resolver import RESEND_AFTER, decide
 from sendonce.delivery.terms import Move
 from sendonce.senders.base import Reply, Verdict
 from tests.delivery.faulty import AGAIN, IDEMPOTENT, Killed, die
@@ -247,3 +247,17 @@ def test_a_refusal_after_a_resend_never_says_that_nothing_was_sent(world: World)
     )
     world.deliver(world.sender([Scripted(reply)], recipients=100, mixes_forms=True))
     assert world.kinds() == "uar"
+
+
+def test_a_lane_sends_again_once_and_leaves_a_second_doubt_to_a_person(world: World) -> None:
+    """Else a silent provider could get the same letter every 15 minutes."""
+    world.campaign([2])
+    for _ in range(2):
+        world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=None)]))
+        world.sweep(in_doubt="resend")
+        assert world.kinds() == "dd"
+        world.pass_s(RESEND_AFTER.total_seconds() + 1)
+        world.sweep(in_doubt="resend")
+    assert (world.kinds(), world.batch().state) == ("dd", "held")
+    kinds = [row.kind for row in world.store.read(lambda reader: reader.scan(Decision))]
+    assert sorted(kinds) == ["hold", "resend"]
