@@ -1,6 +1,7 @@
 """Which letters go into the next call, and what its reply means for each of them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from schemas.letters import Letter, Letters
 from schemas.outcomes import Outcome
@@ -17,33 +18,48 @@ def next_letters(
     groups: DomainGroups | None = None,
     room_in: Mapping[str, int] | None = None,
 ) -> list[Letter]:
-    """The first open letters that one call can carry, at most `most`; empty when none of them may go.
+    """The first open letters that one request can carry, at most `most`; empty when none of them may go.
 
-    A provider that takes one form letter a call gets the form of the first open letter, and its others follow in
-    later calls. The choice depends on nothing else, so it is the same wherever it is made.
+    A provider that takes one form letter a request gets the form of the first open letter, and its others follow in
+    later requests. The choice depends on nothing else, so it is the same wherever it is made.
 
     groups: which letters draw from a share of their own. room_in: how many of a share's scope the call may carry; a
     scope that is not named has room for all.
     """
     wanted = set(open_ordinals)
-    room = min(most, capabilities.recipients)
+    room, calls = min(most, capabilities.recipients), 0
     left_in = dict(room_in or {})
+    forms: set[int] = set()
     chosen: list[Letter] = []
-    for letter in letters.letters:
-        if letter.ordinal not in wanted:
-            continue
+    for letter in _in_order(letters.letters, wanted, capabilities):
         if chosen and not capabilities.mixes_forms and letter.form != chosen[0].form:
+            continue
+        own_call = letter.form is None or letter.form not in forms
+        if own_call and calls == capabilities.calls:
             continue
         if groups is not None and (scope := share_of(groups, letter)) in left_in:
             if left_in[scope] < 1:
                 continue
             left_in[scope] -= 1
-        if not chosen and letter.form is None and capabilities.whole is not None:
-            room = min(room, capabilities.whole)
+        calls += own_call
+        if letter.form is not None:
+            forms.add(letter.form)
         chosen.append(letter)
         if len(chosen) == room:
             break
     return chosen
+
+
+def _in_order(letters: Sequence[Letter], wanted: Collection[int], capabilities: Capabilities) -> Iterable[Letter]:
+    """The open letters by their ordinals; where calls are of one form letter each, those of the first one first, then
+    those of the next."""
+    if capabilities.calls is None or not capabilities.mixes_forms:
+        return (letter for letter in letters if letter.ordinal in wanted)
+    together: dict[int, list[Letter]] = {}
+    for place, letter in enumerate(letters):
+        if letter.ordinal in wanted:
+            together.setdefault(-1 - place if letter.form is None else letter.form, []).append(letter)
+    return chain.from_iterable(together.values())
 
 
 def share_of(groups: DomainGroups, letter: Letter) -> str:

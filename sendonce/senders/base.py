@@ -22,10 +22,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """recipients: most letters in one call. mixes_forms: one call may carry letters of several form letters.
+    """recipients: most letters in one request. mixes_forms: it may carry letters of several form letters.
 
-    whole: most letters without a form in one request, where each is a call of its own (None: no such bound). They share
-    one intent, so this bounds what a kill puts in doubt.
+    calls: where each form letter, and each letter without a form, is a call of its own: most of them in one request
+    (None: no such bound). They share one intent. Such a request takes up one form letter after the other, so that its
+    calls are full.
 
     idempotency_window_s: for how long the same key with the same bytes is taken once (None: no such thing;
     infinity: for ever). parallel: calls that one process makes side by side.
@@ -35,7 +36,7 @@ class Capabilities:
     mixes_forms: bool
     idempotency_window_s: float | None = None
     parallel: int = 1
-    whole: int | None = None
+    calls: int | None = None
 
 
 @dataclass(frozen=True)

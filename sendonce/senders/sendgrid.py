@@ -70,7 +70,7 @@ class SendGrid:
     ) -> None:
         self.name = settings.name
         self.capabilities = Capabilities(
-            recipients=RECIPIENTS_MAX, mixes_forms=False, parallel=settings.parallel, whole=5 * settings.parallel
+            recipients=RECIPIENTS_MAX, mixes_forms=False, parallel=settings.parallel, calls=5 * settings.parallel
         )
         self._settings = settings
         client = sendgrid.SendGridAPIClient(api_key, host=settings.base_url).client

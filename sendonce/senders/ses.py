@@ -57,9 +57,9 @@ class Ses:
         self.name = settings.name
         self.capabilities = Capabilities(
             recipients=RECIPIENTS_MAX * settings.parallel,
-            mixes_forms=False,
+            mixes_forms=True,
             parallel=settings.parallel,
-            whole=5 * settings.parallel,
+            calls=5 * settings.parallel,
         )
         self._settings = settings
         self._account = account

@@ -1,5 +1,6 @@
 """Each row of the table of transitions, and what may never happen."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -275,9 +276,28 @@ def test_letters_without_a_form_share_an_intent_only_a_few_at_a_time() -> None:
     form = FormLetter("px", 0, "Hi", "Dear all", "")
     letters = [Letter(n, str(n), f"u{n}@one.example", "", form=0 if n % 2 else None) for n in range(10)]
     rendered = Letters("news@shop.example", "", [form], letters, [])
-    few = Capabilities(recipients=1000, mixes_forms=False, whole=3)
+    few = Capabilities(recipients=1000, mixes_forms=False, calls=3)
     assert [letter.ordinal for letter in next_letters(rendered, range(10), few, 1000)] == [0, 2, 4]
     assert [letter.ordinal for letter in next_letters(rendered, range(1, 10), few, 1000)] == [1, 3, 5, 7, 9]
+
+
+def test_a_request_of_several_calls_takes_up_one_form_letter_after_the_other() -> None:
+    """A provider whose calls have one form letter each: calls are full, and there are only so many in a request."""
+    forms = [FormLetter("px", 0, "Hi", text, "") for text in "abc"]
+    of = [0, 1, None, 0, 2, 1, None, 0, 2]
+    letters = [Letter(n, str(n), f"u{n}@one.example", "", form=form) for n, form in enumerate(of)]
+    rendered = Letters("news@shop.example", "", forms, letters, [])
+
+    def chosen(recipients: int, calls: int, most: int = 1000, left: Iterable[int] = range(9)) -> list[int]:
+        can = Capabilities(recipients=recipients, mixes_forms=True, calls=calls)
+        return [letter.ordinal for letter in next_letters(rendered, set(left), can, most)]
+
+    assert chosen(100, 100) == [0, 3, 7, 1, 5, 2, 4, 8, 6]
+    assert chosen(100, 2) == [0, 3, 7, 1, 5]
+    assert chosen(100, 3) == [0, 3, 7, 1, 5, 2]
+    assert chosen(4, 100) == [0, 3, 7, 1]
+    assert chosen(100, 100, most=2) == [0, 3]
+    assert chosen(100, 2, left=range(1, 9)) == [1, 5, 2]
 
 
 def test_a_request_that_its_owner_dropped_as_late_spends_no_try(world: World) -> None:

@@ -25,6 +25,7 @@ import pytest
 from schemas.ids import attempt_id
 from schemas.letters import FormLetter, Letter, Letters, slot_key
 from schemas.outcomes import Outcome
+from sendonce.delivery.requests import next_letters
 from sendonce.senders.base import Reply, Request, Sender, Unsendable, Verdict, name_in
 
 # Letters hold these, and nothing that an adapter says may.
@@ -158,7 +159,7 @@ class Conformance:
         can = account.sender.capabilities
         assert can.recipients >= 1
         assert can.parallel >= 1
-        assert can.whole is None or can.whole >= 1
+        assert can.calls is None or can.calls >= 1
         assert can.idempotency_window_s is None or can.idempotency_window_s > 0
         assert (can.idempotency_window_s is not None) == self.knows_repeats
         assert 1 <= len(account.sender.identity) <= 64
@@ -356,13 +357,10 @@ class Conformance:
         return list(letters[: account.sender.capabilities.recipients])
 
     def _calls(self, account: Account, letters: Sequence[Letter]) -> Iterator[list[Letter]]:
-        """As `sendonce.delivery` makes calls: no more than the adapter takes, of one form if it takes one."""
-        can, left = account.sender.capabilities, list(letters)
+        """As `sendonce.delivery` makes requests: no more than the adapter takes."""
+        can, everything, left = account.sender.capabilities, request_of(letters).letters, list(letters)
         while left:
-            form, room = left[0].form, can.recipients
-            if form is None and can.whole is not None:
-                room = min(room, can.whole)
-            call = [one for one in left if can.mixes_forms or one.form == form][:room]
+            call = next_letters(everything, [one.ordinal for one in left], can, can.recipients)
             left = [one for one in left if one not in call]
             yield call
 

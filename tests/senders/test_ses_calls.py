@@ -120,7 +120,7 @@ def test_requests_of_many_threads_share_the_connections(tmp_path: Path) -> None:
 def test_what_it_says_it_can_do(tmp_path: Path) -> None:
     with scene(tmp_path, parallel=4) as there:
         can = there.sender.capabilities
-    assert (can.recipients, can.mixes_forms, can.parallel, can.whole) == (200, False, 4, 20)
+    assert (can.recipients, can.mixes_forms, can.parallel, can.calls) == (200, True, 4, 20)
     assert can.idempotency_window_s is None
 
 
