@@ -18,6 +18,7 @@ from schemas import ids, ordinals
 from schemas.outcomes import KINDS, Outcome, tally
 from schemas.tables import (
     TABLES,
+    AsideDoubt,
     Attempt,
     Batch,
     Campaign,
@@ -804,3 +805,37 @@ def test_an_outbox_is_read_letter_by_letter(tmp_path: Path) -> None:
         hashlib.sha256((folder / "one.mbox").read_bytes()).hexdigest()
     }
     assert found[0].at.timestamp() == pytest.approx((folder / "one.mbox").stat().st_mtime)
+
+
+# -- doubts beside their batches ---------------------------------------------------------------------------------
+
+
+def beside(batch_no: int, intent: list[int], attempt_id: str = "01ASIDE", began: datetime = T0) -> AsideDoubt:
+    shard = ids.shard_of("spring", batch_no)
+    return AsideDoubt(
+        shard, "spring", batch_no, attempt_id, "held", ordinals.pack(intent), "h" * 64, "outbox", began, began, began
+    )
+
+
+def test_a_doubt_beside_a_batch_that_goes_on_is_one_that_can_be_settled(world: World) -> None:
+    world.outcome(0, 0, Outcome.IN_DOUBT)
+    world.change(Batch, 0, state="pending", open_state="pending")
+    world.change(Campaign, state="running")
+    world.rows[AsideDoubt].append(beside(0, [0]))
+    assert "in doubt" not in told(world.judge(ended=False))
+
+
+def test_a_doubt_beside_a_batch_in_which_nobody_is_in_doubt(world: World) -> None:
+    world.rows[AsideDoubt].append(beside(0, [0]))
+    assert "stands beside it, but nobody is in doubt by it" in told(world.judge())
+
+
+def test_another_attempt_for_somebody_whose_doubt_is_set_aside(world: World) -> None:
+    """I2: that may have been accepted; only a decision allows another."""
+    world.outcome(0, 0, Outcome.IN_DOUBT)
+    world.change(Batch, 0, state="pending", open_state="pending")
+    world.change(Campaign, state="running")
+    world.rows[AsideDoubt].append(beside(0, [0], began=T0 - timedelta(hours=1)))
+    findings = world.judge(ended=False)
+    assert "I2" in findings.broken
+    assert "began though attempt 01ASIDE may have been accepted" in told(findings)

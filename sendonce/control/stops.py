@@ -50,6 +50,8 @@ MENDS: Final = {
     "tls_untrusted": "nobody trusted vouches for the certificate at the sender's base_url or host: check that host; "
     "an authority of your own goes into SSL_CERT_FILE",
     "timeout": "the provider takes requests and does not answer in time: look at its status page",
+    "slow_answer": "the provider takes longer to answer than the lane's request_timeout_s: see whether it is well; its "
+    "answers are waited for",
     "closed": "the provider ends connections without an answer: look at its status page, and what stands in between",
     "garbled": "what answers at the sender's base_url or host is no mail provider: check it, and what is in between",
     "http_500": "the provider has a fault: look at its status page",

@@ -254,7 +254,7 @@ class _Run:
     def _send(self, mine: Batch, prepared: Prepared) -> Reply:
         times = self._terms.times
         if times.answer_s > 0 and isinstance(self._sender, Patient):
-            with self._leases.kept(mine, times):
+            with self._leases.kept(mine, self._terms):
                 return self._sender.send_and_wait(prepared, times.request_timeout_s, times.answer_s)
         return self._sender.send(prepared, times.request_timeout_s)
 

@@ -10,6 +10,8 @@ Both live in the store, in the transaction that writes a request's outcome, so t
   that doubles from 5 s to 5 min; then one request goes as a probe while the others wait: a repeat of one in doubt, or a
   new one to `PROBE_RECIPIENTS`. If it is accepted the breaker is closed, if not it is open again; if its owner dies,
   another probes after the lease. A failure that finds or makes the breaker open spends no try of a batch.
+* Slow (no answer within the request's time, where it is waited for longer): a failure, if the lane has a fallback;
+  else there is nothing better to do than to wait. A probe that is waited for keeps the others waiting.
 * Halted (credentials, a full disk): until somebody mends it and starts a job.
 
 A sender in good health has no row. The breaker bounds what a provider puts in doubt that takes requests and never
@@ -35,6 +37,9 @@ FIRST_OPEN_S = 5.0
 LONGEST_OPEN_S = 300.0
 # Letters in a probe: a provider that stalls for a day is probed some 300 times, and each may end in doubt.
 PROBE_RECIPIENTS = 1
+
+# Why a sender fails whose answers take longer than a request may.
+SLOW = "slow_answer"
 
 FAILING, OPEN, PROBING, THROTTLED, HALTED = "failing", "open", "probing", "throttled", "halted"
 PASSING = frozenset((FAILING, OPEN, PROBING, THROTTLED))
@@ -74,6 +79,25 @@ def after_report(
         return Health(_probe_given_up(before, report, now), list(scopes), open=False)
     switch = _failed(before, scope, report, now, by)
     return Health(switch, list(scopes), open=switch.kind in (OPEN, PROBING))
+
+
+def while_waiting(
+    reader: Reader, terms: Terms, attempt_id: str, now: datetime, by: str, *, late: bool
+) -> Switch | None:
+    """What a request whose answer is still waited for says of its sender; None: nothing new. Writes nothing.
+
+    late: the request's own time is over, and it has not been told before.
+    """
+    scope = f"sender:{terms.sender}"
+    before = reader.get(Switch, scope)
+    if before is not None and before.kind not in PASSING:
+        return None
+    if late and terms.fallback is not None:
+        failed = _failed(before, scope, Report(attempt_id, "unknown", {}, SLOW), now, by)
+        return failed if failed != before else None
+    if before is not None and before.kind == PROBING and _detail(before).get("probe") == attempt_id:
+        return replace(before, until_at=now + timedelta(seconds=terms.times.lease_s))
+    return None
 
 
 def _was_answered(report: Report) -> bool:

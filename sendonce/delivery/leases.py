@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from schemas.tables import Batch
 from sendonce.delivery.protocol import owning
+from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Store, StoreUnavailable
-from sendonce.times import Times
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +23,12 @@ _IDLE_S = 30.0
 
 @dataclass
 class _Kept:
-    """A request in flight. due, ends: this process's monotonic clock, in seconds."""
+    """A request in flight. due, late, ends: this process's monotonic clock, in seconds; late: None once it was told."""
 
     batch: Batch
-    every_s: float
+    terms: Terms
     due: float
+    late: float | None
     ends: float
 
 
@@ -45,12 +47,12 @@ class LeaseKeeper:
         self._working = False
 
     @contextmanager
-    def kept(self, mine: Batch, times: Times) -> Iterator[None]:
+    def kept(self, mine: Batch, terms: Terms) -> Iterator[None]:
         """Keep the lease of the request that `mine` names, from now until the block ends. Costs no transaction before
         a third of the lease is over."""
-        now = time.monotonic()
-        every_s = times.lease_s / _TIMES_IN_A_LEASE
-        kept = _Kept(mine, every_s, now + every_s, now + times.request_timeout_s + times.answer_s + times.margin_s)
+        now, times = time.monotonic(), terms.times
+        late = now + times.request_timeout_s
+        kept = _Kept(mine, terms, now + _every_s(terms), late, late + times.answer_s + times.margin_s)
         with self._changed:
             self._names += 1
             name = self._names
@@ -58,7 +60,7 @@ class LeaseKeeper:
             if not self._working:
                 self._working = True
                 threading.Thread(target=self._work, name="leases", daemon=True).start()
-            elif len(self._kept) == 1:
+            else:
                 self._changed.notify()
         try:
             yield
@@ -68,35 +70,44 @@ class LeaseKeeper:
 
     def _work(self) -> None:
         while (due := self._due()) is not None:
-            try:
-                held = self._store.transact(
-                    lambda tx: [owning.renew(tx, kept.batch) for kept in due.values()],
-                    tag="renew",
-                )
-            except StoreUnavailable as fault:
-                log.warning("leases of %d requests in flight were not renewed (%s)", len(due), type(fault).__name__)
-                continue
-            except Exception:
-                log.exception("leases of %d requests in flight were not renewed", len(due))
-                continue
-            with self._changed:
-                for name, still_mine in zip(due, held, strict=True):
-                    if not still_mine:
+            for name, kept in due.items():
+                late = kept.late is not None and kept.late <= time.monotonic()
+                work = partial(owning.renew, terms=kept.terms, mine=kept.batch, late=late)
+                try:
+                    still_mine = self._store.transact(work, tag="renew")
+                except StoreUnavailable as fault:
+                    log.warning("the lease of a request in flight was not renewed (%s)", type(fault).__name__)
+                    continue
+                except Exception:
+                    log.exception("the lease of a request in flight was not renewed")
+                    continue
+                if late:
+                    kept.late = None
+                if not still_mine:
+                    with self._changed:
                         self._kept.pop(name, None)
 
     def _due(self) -> dict[int, _Kept] | None:
         """Wait for those whose renewal is due; None when nothing has been kept for a while."""
         with self._changed:
+            idle_from = time.monotonic()
             while True:
                 now = time.monotonic()
                 self._kept = {name: kept for name, kept in self._kept.items() if kept.ends > now}
                 due = {name: kept for name, kept in self._kept.items() if kept.due <= now}
                 if due:
                     for kept in due.values():
-                        kept.due = now + kept.every_s
+                        kept.due = now + _every_s(kept.terms)
                     return due
-                wait_s = min((kept.due for kept in self._kept.values()), default=now + _IDLE_S) - now
-                told = self._changed.wait(wait_s)
-                if not told and not self._kept and wait_s >= _IDLE_S:
+                if self._kept:
+                    self._changed.wait(min(kept.due for kept in self._kept.values()) - now)
+                    idle_from = time.monotonic()
+                elif now - idle_from >= _IDLE_S:
                     self._working = False
                     return None
+                else:
+                    self._changed.wait(_IDLE_S)
+
+
+def _every_s(terms: Terms) -> float:
+    return terms.times.lease_s / _TIMES_IN_A_LEASE

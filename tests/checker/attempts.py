@@ -101,10 +101,9 @@ def _row_of(case: Case, place: Place, attempt_id: str) -> Attempt | None:
 
 def _asked(case: Case, place: Place, attempt_id: str) -> str:
     """By which sender an attempt was made, as the store has it; empty if nothing of it is left there."""
-    attempt, batch = _row_of(case, place, attempt_id), case.open_intent(place)
-    if attempt is not None:
-        return attempt.provider.partition("/")[0]
-    return (batch.provider or "").partition("/")[0] if batch and batch.attempt_id == attempt_id else ""
+    attempt = _row_of(case, place, attempt_id)
+    providers = [intent.provider for intent in case.open_intents(place[:2]) if intent.attempt_id == attempt_id]
+    return next(iter([attempt.provider] if attempt is not None else providers), "").partition("/")[0]
 
 
 def _began(case: Case, place: Place, letter: Arrival) -> datetime | None:

@@ -79,6 +79,7 @@ class Intent:
     began: datetime
     ordinals: bytes
     payload_hash: str
+    provider: str
 
 
 class Case:
@@ -153,11 +154,12 @@ class Case:
         """The requests of a batch that are in flight or in doubt, in it and beside it."""
         batch = self.batches.get(key)
         found = [
-            Intent(row.attempt_id, row.intent_at, row.ordinals, row.payload_hash) for row in self.aside.get(key, ())
+            Intent(row.attempt_id, row.intent_at, row.ordinals, row.payload_hash, row.provider)
+            for row in self.aside.get(key, ())
         ]
         if batch is not None and batch.attempt_id is not None and batch.intent_at is not None:
             covered, hashed = batch.intent_ordinals or b"", batch.payload_hash or ""
-            found.append(Intent(batch.attempt_id, batch.intent_at, covered, hashed))
+            found.append(Intent(batch.attempt_id, batch.intent_at, covered, hashed, batch.provider or ""))
         return found
 
     def is_open(self, place: Place, attempt_id: str) -> bool:

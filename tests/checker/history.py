@@ -15,11 +15,15 @@ _REFUSALS = {REASON_OF[outcome] for outcome in Outcome if KIND_OF[outcome] == "r
 
 
 def tokens_rise(case: Case) -> Iterator[Violation]:
-    """I4 as far as one moment shows it: attempts in the order of their beginning, and the batch last."""
+    """I4 as far as one moment shows it: attempts in the order in which they were written down, and the batch last.
+
+    Evidence comes from owners that were fenced: it is written under the token that they had.
+    """
     for (campaign_id, batch_no), attempts in case.attempts.items():
         where = f"{campaign_id} batch {batch_no}"
-        for before, after in pairwise(attempts):
-            if after.token < before.token and after.started_at > before.started_at:
+        written = sorted((row for row in attempts if not row.evidence), key=lambda row: row.finished_at)
+        for before, after in pairwise(written):
+            if after.token < before.token and after.finished_at > before.finished_at:
                 yield Violation(
                     "I4", where, f"attempt {after.attempt_id} has token {after.token}, an earlier one {before.token}"
                 )

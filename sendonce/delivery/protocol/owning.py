@@ -96,15 +96,19 @@ def reclaim(
     return Turn(Move.GO, mine)
 
 
-def renew(tx: Tx, mine: Batch) -> bool:
+def renew(tx: Tx, terms: Terms, mine: Batch, *, late: bool) -> bool:
     """Begin the lease of a request in flight anew: it has left, and its owner still waits for the answer.
 
-    `mine` names the batch, the token under which it is owned, and the request. False, and nothing is written, when
-    that is not what is in flight. Nothing may be started on a renewed lease: the next request gets its own.
+    `mine` names the batch, the token under which it is owned, and the request. late: its own time is over, which is
+    told once. False, and nothing is written, when that is not what is in flight. Nothing may be started on a renewed
+    lease: the next request gets its own.
     """
     found = tx.get(Batch, mine.shard, mine.campaign_id, mine.batch_no)
     if found is None or (found.state, found.token, found.attempt_id) != (batches.SENDING, mine.token, mine.attempt_id):
         return False
+    told = health.while_waiting(tx, terms, mine.attempt_id or "", tx.now(), mine.worker_id or "", late=late)
+    if told is not None:
+        tx.put(told)
     tx.put(replace(found, heartbeat_at=COMMIT_TIME))
     return True
 
