@@ -159,7 +159,10 @@ def advance(
         return Turn(Move.ENDED, after, reason="in_doubt")
     after = replace(after, **batches.NO_INTENT)
     if unsent:
-        spends_try = not sender.open and report.reason != LATE
+        # A request by which somebody was settled is no failure: the row of them begins anew, and ends with the batch.
+        settled = len(unsent) < len(report.outcomes)
+        spends_try = not settled and not sender.open and report.reason != LATE
+        after = replace(after, tries=0) if settled else after
         after = wait_again(tx, terms, after, unsent, report, now, spends_try=spends_try)
         write(tx, terms, found, after, rendered, report)
         return Turn(Move.ENDED, after, reason=report.reason)
