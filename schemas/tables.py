@@ -257,8 +257,8 @@ class Batch:
 class AsideDoubt:
     """A request in doubt that was put beside its batch, so that the batch's other recipients need not wait for it.
 
-    state: in_doubt, held, as of a batch. The other columns are those of the batch's intent: `ordinals` its
-    `intent_ordinals`, wait_reason why it can't be asked again. It goes back into its batch when nobody else is open.
+    state: in_doubt, held, as of a batch. ordinals: those in doubt when it was put here. The other columns are those of
+    the batch's intent, wait_reason why it can't be asked again. It goes back into its batch when nobody else is open.
     """
 
     shard: int

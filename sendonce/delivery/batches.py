@@ -18,6 +18,8 @@ FINAL = frozenset((DONE, CANCELLED))
 
 # What a batch waits for whose open recipients all have their mailboxes with one group: `domain:GROUP`, its scope.
 DOMAIN = "domain:"
+# Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
+PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
 
 NO_INTENT: dict[str, Any] = {
     "attempt_id": None,

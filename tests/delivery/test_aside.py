@@ -14,7 +14,7 @@ from sendonce.control.outcomes import recipient_outcomes
 from sendonce.delivery import resolver
 from sendonce.delivery.protocol import aside
 from sendonce.delivery.resolver import decide
-from sendonce.delivery.sweeper import HELD_LOOKED_AT_EVERY
+from sendonce.delivery.sweeper import HELD_LOOKED_AT_EVERY, sweep_lane
 from sendonce.senders.base import Prepared, Reply, Verdict
 from tests.delivery.test_failover import BOTH, backup, go, put, time_is_over
 from tests.delivery.world import CAMPAIGN, TERMS, World
@@ -257,3 +257,32 @@ def test_an_expired_owner_s_request_goes_beside_too(world: World) -> None:
     world.deliver(world.sender(recipients=1))
     assert (world.kinds(), world.batch().state) == ("daa", "held")
     assert max(world.log.times_accepted().values()) == 1
+
+
+def test_a_doubt_beside_a_batch_never_speaks_for_somebody_who_was_not_sent_to_by_it(world: World) -> None:
+    """The fault: of one request the first letter was in doubt and the second not sent. The second was then in doubt by
+    another request, and whatever settled the first request settled it, too."""
+    world.campaign([3])
+    cut = Reply(Verdict.UNKNOWN, "closed", exceptions={1: (Verdict.NOT_SENT, 0, "closed")})
+    world.deliver(world.sender([Scripted(cut, accepts=())], recipients=2))
+    world.sweep()
+    assert world.kinds() == "doo"
+    world.pass_s(60)
+    world.deliver(world.sender([LOST], recipients=2))
+    world.sweep()
+    first, second = world.doubts()
+    assert (first.ordinals, second.ordinals) == ((0,), (1, 2))
+    decide(world.store, world.key, first, "assume", "ann", "", "rows", "d")
+    assert world.kinds() == "udd"
+
+
+def test_part_of_a_request_is_not_asked_again_under_the_key_of_the_whole(world: World) -> None:
+    world.campaign([3])
+    cut = Reply(Verdict.UNKNOWN, "closed", exceptions={1: (Verdict.NOT_SENT, 0, "closed")})
+    go(world, world.sender([Scripted(cut, accepts=())], recipients=2), backup(world))
+    put(world, "open", for_s=60)
+    keyed = replace(BOTH, asks_again_s=3600.0)
+    policy = resolver.Policy("hold", "rows")
+    sweep_lane(world.store, world.key, keyed, policy, world._id)
+    (doubt,) = beside(world)
+    assert (unpack(doubt.ordinals), doubt.wait_reason) == ([0], "payload_changed")

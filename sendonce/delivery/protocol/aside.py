@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
+from schemas.ordinals import pack, unpack
+from schemas.outcomes import Outcome
 from schemas.tables import AsideDoubt, Batch
 from sendonce.delivery import batches
 from sendonce.delivery.terms import batch_key
@@ -15,6 +17,9 @@ def set_aside(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
     if found is None or found.state not in (batches.IN_DOUBT, batches.HELD) or not found.n_open:
         return None
     now = tx.now()
+    # Others of the request may be in doubt by a later one before this doubt has ended: it must not speak for them.
+    intent = unpack(found.intent_ordinals or b"")
+    doubted = [ordinal for ordinal in intent if found.outcomes[ordinal] == Outcome.IN_DOUBT]
     tx.insert(
         AsideDoubt(
             found.shard,
@@ -22,14 +27,14 @@ def set_aside(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
             batch_no,
             attempt_id=found.attempt_id or "",
             state=found.state,
-            ordinals=found.intent_ordinals or b"",
+            ordinals=pack(doubted),
             payload_hash=found.payload_hash or "",
             provider=found.provider or "",
             intent_at=found.intent_at or now,
             permit_at=found.permit_at or found.intent_at or now,
             doubt_since=found.doubt_since or now,
             provider_ref=found.provider_ref,
-            wait_reason=found.wait_reason,
+            wait_reason=found.wait_reason if doubted == intent else batches.PAYLOAD_CHANGED,
         )
     )
     after = replace(batches.waiting(found, now, None), token=found.token + 1, plan_no=found.plan_no + 1)

@@ -14,8 +14,7 @@ from sendonce.delivery.rows import names_of, write_rows
 from sendonce.delivery.terms import Terms, batch_key
 from sendonce.stores.base import Tx
 
-# Why a doubt can't be settled by asking again: its bytes can't be made again, or no limit would ever pass it.
-PAYLOAD_CHANGED, OVER_LIMIT = "payload_changed", "over_limit"
+PAYLOAD_CHANGED, OVER_LIMIT = batches.PAYLOAD_CHANGED, batches.OVER_LIMIT
 
 
 class Intent(Protocol):
