@@ -101,8 +101,11 @@ def while_waiting(
 
 
 def _was_answered(report: Report) -> bool:
-    """Whether the provider took or refused somebody: it works."""
-    return any(outcome is Outcome.ACCEPTED or outcome.kind == "refused" for outcome in report.outcomes.values())
+    """Whether the provider took or refused somebody, or put them off for their mailbox's sake: it works."""
+    outcomes = set(report.outcomes.values())
+    if report.put_off and Outcome.OPEN in outcomes:
+        return True
+    return any(outcome is Outcome.ACCEPTED or outcome.kind == "refused" for outcome in outcomes)
 
 
 def _lasts(switch: Switch, now: datetime) -> bool:

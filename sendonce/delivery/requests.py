@@ -120,5 +120,6 @@ def report_of(
         wait_s=wait_s,
         halts=reply.halts_sender,
         throttled=reply.throttled,
+        put_off=reply.put_off,
         shares=shares,
     )

@@ -81,7 +81,7 @@ class Report:
 
     wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
     throttled: the provider only asked to slow down; spends no try, and the permit counts as used. shares: as in the
-    request's `Ask`.
+    request's `Ask`. put_off: the open ones were not sent to for their own mailboxes' sake; the provider works.
     """
 
     attempt_id: str
@@ -92,6 +92,7 @@ class Report:
     wait_s: float | None = None
     halts: bool = False
     throttled: bool = False
+    put_off: bool = False
     shares: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 

@@ -70,7 +70,7 @@ class Reply:
     exceptions: ordinal -> (verdict, Outcome byte if refused, detail without personal data). reason: machine-readable
     (`connect`, `timeout`, `http_500`, `disk_full`). retry_after_s: the provider's own wish. halts_sender: credentials
     or account: nothing more may go by this sender until a person mends it. throttled: the provider only asks to
-    slow down.
+    slow down. put_off: whoever was not sent to was so for their own mailbox's sake; the provider works.
     """
 
     verdict: Verdict
@@ -80,6 +80,7 @@ class Reply:
     retry_after_s: float | None = None
     halts_sender: bool = False
     throttled: bool = False
+    put_off: bool = False
     exceptions: Mapping[int, tuple[Verdict, int, str]] = field(default_factory=dict)
 
 

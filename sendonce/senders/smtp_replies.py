@@ -62,7 +62,7 @@ class Phase(Enum):
 class Judgement:
     """The verdict on one letter. stops: no other letter is begun in this request. halts, throttled: as in `Reply`.
 
-    broken: the connection is of no more use.
+    broken: the connection is of no more use. of_mailbox: it is put off for its own mailbox's sake, as the server says.
     """
 
     verdict: Verdict
@@ -73,6 +73,7 @@ class Judgement:
     halts: bool = False
     throttled: bool = False
     broken: bool = False
+    of_mailbox: bool = False
 
 
 ACCEPTED: Final = Judgement(Verdict.ACCEPTED)
@@ -118,7 +119,9 @@ def _later(phase: Phase, code: int, enhanced: str, detail: str) -> Judgement:
     of_mailbox = enhanced.startswith(("4.1.", "4.2."))
     slower = (code in _BUSY and not of_mailbox) or enhanced in _SLOWER
     stops = slower or phase is Phase.MAIL
-    return Judgement(Verdict.NOT_SENT, f"smtp_{code}", detail=detail, stops=stops, throttled=slower)
+    # 450 is "mailbox unavailable" (RFC 5321 4.2.3); without an enhanced code nothing else is known of it.
+    put_off = not stops and (of_mailbox or (phase is Phase.RCPT and code == 450 and not enhanced))
+    return Judgement(Verdict.NOT_SENT, f"smtp_{code}", detail=detail, stops=stops, throttled=slower, of_mailbox=put_off)
 
 
 def _never(phase: Phase, code: int, enhanced: str, detail: str) -> Judgement:

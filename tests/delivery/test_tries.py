@@ -3,9 +3,10 @@
 from collections import Counter
 
 from schemas.outcomes import Outcome
+from schemas.tables import Switch
 from sendonce.senders.base import Prepared, Reply, Verdict
-from tests.delivery.world import World
-from tests.fakes import FakeSender
+from tests.delivery.world import TERMS, World
+from tests.fakes import FakeSender, Scripted
 
 
 class Greylisting(FakeSender):
@@ -35,3 +36,16 @@ def test_nobody_is_given_up_after_one_try_because_others_were_told_to_come_later
     given_up = {o: sender.tried[o] for o, code in enumerate(batch.outcomes) if code == Outcome.EXHAUSTED}
     assert given_up == {}
     assert batch.n_accepted == 400
+
+
+def test_a_mailbox_that_is_put_off_for_ever_is_given_up_and_opens_no_breaker(world: World) -> None:
+    """The fault: five 450 in a row opened the breaker, and a failure that finds it open spends no try: the campaign
+    never ended, and the sender sent nothing but probes."""
+    world.campaign([1])
+    later = Scripted(Reply(Verdict.NOT_SENT, "smtp_450", put_off=True))
+    for _ in range(TERMS.most_tries):
+        world.pass_s(400)
+        assert not world.store.read(lambda reader: reader.scan(Switch))
+        world.deliver(world.sender([later]))
+    assert (world.batch().state, world.batch().outcomes) == ("done", bytes([Outcome.EXHAUSTED]))
+    assert not world.store.read(lambda reader: reader.scan(Switch))

@@ -228,3 +228,21 @@ def test_enhanced_codes_are_of_the_replys_own_class(code: int, text: str, enhanc
 )
 def test_the_servers_name_of_a_letter(text: str, name: str) -> None:
     assert name_of(SmtpReply(250, text)) == name
+
+
+@pytest.mark.parametrize(
+    ("phase", "said", "of_mailbox"),
+    [
+        (Phase.RCPT, "450 4.2.0 greylisted", True),
+        (Phase.RCPT, "451 4.1.8 no", True),
+        (Phase.RCPT, "450 mailbox busy", True),
+        (Phase.RCPT, "451 try again", False),
+        (Phase.RCPT, "450 4.7.1 later", False),
+        (Phase.RCPT, "451 4.3.0 milter", False),
+        (Phase.DOT, "450 busy", False),
+        (Phase.MAIL, "450 4.1.8 no", False),
+    ],
+)
+def test_what_is_put_off_for_its_own_mailbox(phase: Phase, said: str, of_mailbox: bool) -> None:
+    code, _, text = said.partition(" ")
+    assert judge(phase, SmtpReply(int(code), text)).of_mailbox is of_mailbox
