@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 import orjson
 
@@ -143,6 +144,12 @@ class Deliverer:
             return self._other if batch.provider == self._other.terms.provider else self._own
         return self._other if route(reader, self._terms, now) is self._other.terms else self._own
 
+    def way_is_over(self, way: Way) -> bool:
+        """Whether what goes by the fallback should go by the lane's own sender again, or its probe should."""
+        if way is self._own:
+            return False
+        return self._store.read(lambda reader: route(reader, self._terms, reader.now())) is self._terms
+
 
 class _Run:
     """The life of one batch in one owner's hands."""
@@ -159,6 +166,7 @@ class _Run:
         seen: Batch,
     ) -> None:
         self._store = owner._store
+        self._way_is_over = partial(owner.way_is_over, way)
         self._sender = way.sender
         self._terms = way.terms
         self._worker_id = owner._worker_id
@@ -262,7 +270,7 @@ class _Run:
         self, batch: Batch, news: Mapping[int, Outcome], report: Report | None = None
     ) -> tuple[Prepared | None, Ask | Later | None]:
         """The next request, made before the transaction that asks for it; none at the end, or to hand back."""
-        if self._stopping() or (report is not None and _must_stop(report)):
+        if self._stopping() or (report is not None and (_must_stop(report) or self._way_is_over())):
             return None, None
         closed = {**self._facts.outcomes, **news}
         left = [ordinal for ordinal in batches.open_ordinals(batch) if ordinal not in closed]

@@ -121,5 +121,6 @@ def report_of(
         halts=reply.halts_sender,
         throttled=reply.throttled,
         put_off=reply.put_off,
+        answered=reply.answered,
         shares=shares,
     )

@@ -34,6 +34,7 @@ PURGE_EVERY = timedelta(minutes=1)
 SUMMED_EVERY = timedelta(seconds=1)
 # A person's doubts may be many, and each look at one reads two rows.
 HELD_LOOKED_AT_EVERY = timedelta(seconds=10)
+LOOKED_AT_FIRST, LOOKED_AT_LEAST_EVERY = timedelta(seconds=1), timedelta(minutes=10)
 # Dead letters erased by one look: each body may have a MiB.
 ERASED_AT_ONCE = 50
 
@@ -53,12 +54,14 @@ class SweepMemory:
     """What the sweeps of one lane in one process know of those before: sums of its streams, when keys were purged.
 
     summed_at: when the batches of each campaign were summed up. held_at: when its held doubts were looked at.
+    next_look: when each of its doubts is looked at again, by attempt.
     """
 
     def __init__(self) -> None:
         self.sums = StreamSums()
         self.summed_at: dict[str, datetime] = {}
         self.held_at: dict[str, datetime] = {}
+        self.next_look: dict[str, dict[str, datetime]] = {}
         self.purged_at: datetime | None = None
 
     def keep(self, names: Collection[str]) -> None:
@@ -66,6 +69,7 @@ class SweepMemory:
         self.sums.keep(names)
         self.summed_at = {name: at for name, at in self.summed_at.items() if name in names}
         self.held_at = {name: at for name, at in self.held_at.items() if name in names}
+        self.next_look = {name: looks for name, looks in self.next_look.items() if name in names}
 
 
 def sweep_lane(
@@ -153,22 +157,36 @@ def _doubts(
 ) -> int:
     """Settle what can be settled, and let nobody wait for the rest who was not in it. Returns how many were settled.
 
-    Proof of what is held for a person comes from outside, if at all: it is looked for less often.
+    Each doubt is looked at at once, and then the less often the older it is: it may last for days, and proof of it
+    comes from outside, if at all.
     """
+    name = campaign.campaign_id
     now = store.read(lambda reader: reader.now())
-    looked_at = memory.held_at.get(campaign.campaign_id)
+    looked_at = memory.held_at.get(name)
     also_held = looked_at is None or now - looked_at >= HELD_LOOKED_AT_EVERY
     if also_held:
-        memory.held_at[campaign.campaign_id] = now
-    states = STATES if also_held else (batches.IN_DOUBT,)
-    settled = 0
-    for doubt in store.read(lambda reader: doubts_of(reader, campaign, states)):
+        memory.held_at[name] = now
+    found = store.read(lambda reader: doubts_of(reader, campaign, STATES if also_held else (batches.IN_DOUBT,)))
+    before, settled = memory.next_look.get(name, {}), 0
+    # Those that are held are forgotten in between: they come less often anyway.
+    looks = memory.next_look[name] = {doubt.attempt_id: before.get(doubt.attempt_id, now) for doubt in found}
+    for doubt in found:
+        if now < looks[doubt.attempt_id]:
+            continue
+        age = now - (doubt.since or now)
+        keeps_waiting = doubt.open and not doubt.aside
+        looks[doubt.attempt_id] = now + (LOOKED_AT_FIRST if keeps_waiting else _rest(age))
         rung = settle_doubt(store, key, doubt, terms, policy, new_id())
         settled += bool(rung)
-        if rung in ("", "hold") and doubt.open and not doubt.aside and not _asked_soon(store, doubt, terms):
-            work = partial(aside.set_aside, campaign_id=doubt.campaign_id, batch_no=doubt.batch_no)
+        if not rung and keeps_waiting and not _asked_soon(store, doubt, terms):
+            work = partial(aside.set_aside, campaign_id=name, batch_no=doubt.batch_no)
             store.transact(work, tag="set_aside")
     return settled
+
+
+def _rest(age: timedelta) -> timedelta:
+    """Until when a doubt of this age is let be: a tenth of it."""
+    return min(max(age / 10, LOOKED_AT_FIRST), LOOKED_AT_LEAST_EVERY)
 
 
 def _asked_soon(store: Store, doubt: Doubt, terms: Terms) -> bool:

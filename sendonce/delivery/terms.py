@@ -82,6 +82,7 @@ class Report:
     wait_s: do not try the open ones earlier. halts: a person must mend the sender first, `reason` says what.
     throttled: the provider only asked to slow down; spends no try, and the permit counts as used. shares: as in the
     request's `Ask`. put_off: the open ones were not sent to for their own mailboxes' sake; the provider works.
+    answered: each of the open ones had a "not now" of its own, which spends a try even while the sender fails.
     """
 
     attempt_id: str
@@ -93,6 +94,7 @@ class Report:
     halts: bool = False
     throttled: bool = False
     put_off: bool = False
+    answered: bool = False
     shares: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 

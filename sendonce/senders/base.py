@@ -71,6 +71,8 @@ class Reply:
     (`connect`, `timeout`, `http_500`, `disk_full`). retry_after_s: the provider's own wish. halts_sender: credentials
     or account: nothing more may go by this sender until a person mends it. throttled: the provider only asks to
     slow down. put_off: whoever was not sent to was so for their own mailbox's sake; the provider works.
+    answered: whoever was not sent to had a "not now" of their own. Such letters are given up after some tries, though
+    all other letters of a failing sender wait for it.
     """
 
     verdict: Verdict
@@ -81,6 +83,7 @@ class Reply:
     halts_sender: bool = False
     throttled: bool = False
     put_off: bool = False
+    answered: bool = False
     exceptions: Mapping[int, tuple[Verdict, int, str]] = field(default_factory=dict)
 
 

@@ -109,6 +109,7 @@ class Attempt:
             retry_after_s=stop.retry_after_s if stop is not None else None,
             halts_sender=stop is not None and stop.halts,
             throttled=stop is not None and stop.throttled,
+            answered=stop is None,
             exceptions={o: result for o, result in results.items() if result[:2] != (verdict, outcome)},
         )
         return reply, stop.detail if stop is not None and stop.halts else ""

@@ -240,6 +240,7 @@ class _Attempt:
             provider_ref=_joined(self._refs),
             halts_sender=stop is not None and stop.halts,
             throttled=stop is not None and stop.throttled,
+            answered=stop is None,
             put_off=stop is None and all(one.of_mailbox for one in found.values() if one.verdict is Verdict.NOT_SENT),
             exceptions={o: result for o, result in results.items() if result[:2] != (verdict, outcome)},
         )

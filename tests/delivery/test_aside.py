@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,8 @@ from sendonce.control.expiry import with_end
 from sendonce.control.outcomes import recipient_outcomes
 from sendonce.delivery import resolver
 from sendonce.delivery.protocol import aside
-from sendonce.delivery.resolver import decide
-from sendonce.delivery.sweeper import HELD_LOOKED_AT_EVERY, sweep_lane
+from sendonce.delivery.resolver import Policy, decide
+from sendonce.delivery.sweeper import HELD_LOOKED_AT_EVERY, SweepMemory, sweep_lane
 from sendonce.senders.base import Prepared, Reply, Verdict
 from tests.delivery.test_failover import BOTH, backup, go, put, time_is_over
 from tests.delivery.world import CAMPAIGN, TERMS, World
@@ -286,3 +287,77 @@ def test_part_of_a_request_is_not_asked_again_under_the_key_of_the_whole(world: 
     sweep_lane(world.store, world.key, keyed, policy, world._id)
     (doubt,) = beside(world)
     assert (unpack(doubt.ordinals), doubt.wait_reason) == ([0], "payload_changed")
+
+
+def test_a_doubt_that_is_left_to_a_person_holds_up_nobody_for_a_moment(world: World) -> None:
+    """One step: a process killed between two would leave the others waiting."""
+    world.campaign([3])
+    world.deliver(world.sender([LOST], recipients=1))
+    (doubt,) = world.doubts()
+    assert decide(world.store, world.key, doubt, "hold", "policy", "", "rows", "d") == "hold"
+    assert (world.batch().state, [row.state for row in beside(world)]) == ("pending", ["held"])
+
+
+def test_a_resend_of_one_beside_does_not_wait_for_the_doubt_in_the_batch(world: World) -> None:
+    world.campaign([2])
+    for _ in range(2):
+        world.deliver(world.sender([LOST], recipients=1))
+        world.sweep()
+    assert (world.kinds(), world.batch().state, len(beside(world))) == ("dd", "held", 1)
+    second = next(doubt for doubt in world.doubts() if doubt.aside)
+    decide(world.store, world.key, second, "resend", "ann", "", "rows", "d")
+    assert (world.kinds().count("o"), world.batch().state, len(beside(world))) == (1, "pending", 1)
+    world.deliver(world.sender(recipients=1))
+    assert (sorted(world.kinds()), world.batch().state) == (["a", "d"], "held")
+
+
+def test_many_old_doubts_are_looked_at_seldom(world: World) -> None:
+    """Each look reads; a thousand that wait for their day to be assumed must not read a thousand times a tick."""
+    lost(world, 2, 0, in_doubt="assume")
+    memory, looks = SweepMemory(), 0
+    policy = Policy("assume", "rows")
+    world.limit(Limit("lane:bulk", "cap:60", "cap", most=0, window_s=60.0))
+    real = world.store.read
+
+    def sweep() -> None:
+        sweep_lane(world.store, world.key, TERMS, policy, world._id, memory)
+
+    def counted(work: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += "evidence_of" in getattr(work, "__qualname__", "") or "settle_doubt" in work.__qualname__
+        return real(work, **more)
+
+    world.pass_s(3600)
+    world.store.read = counted  # type: ignore[method-assign]
+    for _ in range(300):
+        sweep()
+        world.pass_s(1)
+    assert 1 <= looks <= 4
+    world.pass_s(resolver.ASSUME_AFTER.total_seconds())
+    sweep()
+    assert world.kinds() == "uo"
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "expired", "suppressed", "exhausted"])
+def test_whoever_was_sent_to_again_is_never_on_record_as_left_out(world: World, ends: str) -> None:
+    """Their first letter may have arrived: it is assumed, whatever becomes of the second."""
+    world.campaign([2])
+    world.deliver(world.sender([TAKEN], recipients=1))
+    world.sweep()
+    (doubt,) = world.doubts()
+    decide(world.store, world.key, doubt, "resend", "ann", "", "rows", "d")
+    if ends == "cancelled":
+        begin_cancel(world.store, CAMPAIGN, "ann")
+        world.sweep()
+    elif ends == "expired":
+        over = with_end(world.campaign_row(), world.now() + timedelta(seconds=1))
+        world.store.transact(lambda tx: tx.put(over), tag="test")
+        world.pass_s(2)
+        world.sweep()
+    elif ends == "suppressed":
+        reference = world.plan_one()
+        struck = {0: Outcome.SUPPRESSED_UNSUBSCRIBED, 1: Outcome.SUPPRESSED_UNSUBSCRIBED}
+        world.owner(world.sender()).deliver(world.render(reference, struck))
+    else:
+        world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))]), replace(TERMS, most_tries=1))
+    assert world.kinds() == {"cancelled": "uc", "expired": "ur", "suppressed": "us", "exhausted": "ur"}[ends]

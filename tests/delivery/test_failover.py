@@ -226,3 +226,23 @@ def test_a_breaker_that_opens_inside_a_batch_moves_its_rest(world: World) -> Non
         0: "fake", 1: "fake", 2: "backup", 3: "backup", 4: "backup", 5: "backup"
     }  # fmt: skip
     assert world.campaign_row(CAMPAIGN).state == "running"
+
+
+def test_a_long_batch_comes_back_in_its_middle(world: World) -> None:
+    """By SMTP a batch is hundreds of requests: it must not stay with the fallback until its end."""
+    world.campaign([6])
+    put(world, "open", for_s=60)
+    own = world.sender(recipients=1)
+    over = Scripted(Reply(Verdict.ACCEPTED), after=lambda _: time_is_over(world))
+    go(world, own, backup(world, script=[Scripted(Reply(Verdict.ACCEPTED)), over], recipients=1))
+    assert callers(world) == ["backup"] * 2
+    go(world, own, backup(world))
+    assert callers(world) == ["backup"] * 2 + ["fake"] * 4
+    assert list(world.log.times_accepted().values()) == [1] * 6
+
+
+def test_a_long_batch_stays_with_the_fallback_while_another_is_the_probe(world: World) -> None:
+    world.campaign([3])
+    put(world, "probing", for_s=60)
+    go(world, world.sender(recipients=1), backup(world, recipients=1))
+    assert callers(world) == ["backup"] * 3

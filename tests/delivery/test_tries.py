@@ -49,3 +49,28 @@ def test_a_mailbox_that_is_put_off_for_ever_is_given_up_and_opens_no_breaker(wor
         world.deliver(world.sender([later]))
     assert (world.batch().state, world.batch().outcomes) == ("done", bytes([Outcome.EXHAUSTED]))
     assert not world.store.read(lambda reader: reader.scan(Switch))
+
+
+def test_a_letter_that_is_told_later_for_ever_is_given_up_though_its_sender_fails(world: World) -> None:
+    """A campaign whose last letter always got a 451 of its own never ended: its failures had opened the breaker."""
+    world.campaign([1])
+    later = Scripted(Reply(Verdict.NOT_SENT, "smtp_451", answered=True))
+    tries = 0
+    while world.batch().state != "done":
+        assert tries < 2 * TERMS.most_tries, "it never ends"
+        if world.plan_due():
+            world.deliver(world.sender([later]))
+            tries += 1
+        world.pass_s(60)
+    assert (tries, world.batch().outcomes) == (TERMS.most_tries, bytes([Outcome.EXHAUSTED]))
+
+
+def test_letters_wait_for_a_sender_that_is_away_however_long(world: World) -> None:
+    world.campaign([1])
+    tries = 0
+    while tries < 3 * TERMS.most_tries:
+        if world.plan_due():
+            world.deliver(world.sender([Scripted(Reply(Verdict.NOT_SENT, "connect"))]))
+            tries += 1
+        world.pass_s(60)
+    assert world.kinds() == "o"

@@ -16,30 +16,35 @@ def set_aside(tx: Tx, campaign_id: str, batch_no: int) -> Batch | None:
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is None or found.state not in (batches.IN_DOUBT, batches.HELD) or not found.n_open:
         return None
-    now = tx.now()
-    # Others of the request may be in doubt by a later one before this doubt has ended: it must not speak for them.
-    intent = unpack(found.intent_ordinals or b"")
-    doubted = [ordinal for ordinal in intent if found.outcomes[ordinal] == Outcome.IN_DOUBT]
-    tx.insert(
-        AsideDoubt(
-            found.shard,
-            campaign_id,
-            batch_no,
-            attempt_id=found.attempt_id or "",
-            state=found.state,
-            ordinals=pack(doubted),
-            payload_hash=found.payload_hash or "",
-            provider=found.provider or "",
-            intent_at=found.intent_at or now,
-            permit_at=found.permit_at or found.intent_at or now,
-            doubt_since=found.doubt_since or now,
-            provider_ref=found.provider_ref,
-            wait_reason=found.wait_reason if doubted == intent else batches.PAYLOAD_CHANGED,
-        )
-    )
-    after = replace(batches.waiting(found, now, None), token=found.token + 1, plan_no=found.plan_no + 1)
+    after = without_doubt(tx, found, found.state)
     tx.put(after)
     return after
+
+
+def without_doubt(tx: Tx, batch: Batch, state: str) -> Batch:
+    """The batch without the doubt that it has, which is written beside it in `state`; its open recipients are due."""
+    now = tx.now()
+    # Others of the request may be in doubt by a later one before this doubt has ended: it must not speak for them.
+    intent = unpack(batch.intent_ordinals or b"")
+    doubted = [ordinal for ordinal in intent if batch.outcomes[ordinal] == Outcome.IN_DOUBT]
+    tx.insert(
+        AsideDoubt(
+            batch.shard,
+            batch.campaign_id,
+            batch.batch_no,
+            attempt_id=batch.attempt_id or "",
+            state=state,
+            ordinals=pack(doubted),
+            payload_hash=batch.payload_hash or "",
+            provider=batch.provider or "",
+            intent_at=batch.intent_at or now,
+            permit_at=batch.permit_at or batch.intent_at or now,
+            doubt_since=batch.doubt_since or now,
+            provider_ref=batch.provider_ref,
+            wait_reason=batch.wait_reason if doubted == intent else batches.PAYLOAD_CHANGED,
+        )
+    )
+    return replace(batches.waiting(batch, now, None), token=batch.token + 1, plan_no=batch.plan_no + 1)
 
 
 def ended(tx: Tx, batch: Batch, now: datetime, state: str = batches.DONE) -> Batch:

@@ -10,6 +10,7 @@ from sendonce.control.expiry import is_over
 from sendonce.delivery import batches
 from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.protocol.doubts import PAYLOAD_CHANGED
+from sendonce.delivery.protocol.finished_request import maybe_reached
 from sendonce.delivery.rows import names_of, write_rows
 from sendonce.delivery.terms import batch_key
 from sendonce.stores.base import Tx
@@ -63,7 +64,7 @@ def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: st
     now = tx.now()
     names = names_of(tx, key, found)
     if found.state in (batches.IN_DOUBT, batches.HELD):
-        after = batches.apply(found, dict.fromkeys(batches.open_ordinals(found), outcome))
+        after = batches.apply(found, _ended(tx, found, outcome))
     else:
         after = replace(closed(tx, found, outcome, now, state), token=found.token + 1)
     write_rows(tx, outbound_log, found, after, names, None, now)
@@ -73,6 +74,11 @@ def _close_unowned(tx: Tx, key: bytes, found: Batch, outcome: Outcome, state: st
 
 def closed(tx: Tx, batch: Batch, outcome: Outcome, now: datetime, state: str) -> Batch:
     """Everything open gets one outcome: final at once, but for doubts beside it. Without anything open it is done."""
-    left = batches.open_ordinals(batch)
-    after = batches.apply(batch, dict.fromkeys(left, outcome))
+    left = _ended(tx, batch, outcome)
+    after = batches.apply(batch, left)
     return ended(tx, after, now, state if left else batches.DONE)
+
+
+def _ended(tx: Tx, batch: Batch, outcome: Outcome) -> dict[int, Outcome]:
+    left = dict.fromkeys(batches.open_ordinals(batch), outcome)
+    return {**left, **maybe_reached(tx, batch, left)}

@@ -9,7 +9,7 @@ from schemas.ordinals import pack, unpack
 from schemas.outcomes import Outcome
 from schemas.tables import AsideDoubt, Batch, Decision
 from sendonce.delivery import batches
-from sendonce.delivery.protocol.aside import ended
+from sendonce.delivery.protocol.aside import ended, without_doubt
 from sendonce.delivery.rows import names_of, write_rows
 from sendonce.delivery.terms import Terms, batch_key
 from sendonce.stores.base import Tx
@@ -98,9 +98,12 @@ def settle(
     after = batches.apply(found, changes)
     left = any(after.outcomes[ordinal] == Outcome.IN_DOUBT for ordinal in intent)
     if beside is not None:  # whoever owns the batch goes on; who is open again is so for the next request
-        after = after if found.state == batches.SENDING else replace(after, token=found.token + 1)
         if not left:
             tx.delete(beside)
+        if after.n_open and found.state in (batches.IN_DOUBT, batches.HELD):  # nor does another doubt hold them up
+            after = without_doubt(tx, after, found.state)
+        elif found.state != batches.SENDING:
+            after = replace(after, token=found.token + 1)
     elif left:
         after = replace(after, due_at=now, visible_at=None, token=found.token + 1)
     elif after.n_open:
@@ -121,14 +124,20 @@ def _with_intent_of(batch: Batch, beside: AsideDoubt) -> Batch:
 
 
 def hold(tx: Tx, campaign_id: str, batch_no: int, attempt_id: str, decision: Decision) -> bool:
-    """Leave a doubt to a person: nothing but proof, `doubts resend` or `doubts assume` ends it from here."""
+    """Leave a doubt to a person: nothing but proof, `doubts resend` or `doubts assume` ends it from here.
+
+    The others of its batch need not wait for that: it goes beside the batch at once.
+    """
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is None:
         return False
     held: Batch | AsideDoubt | None
     if found.attempt_id == attempt_id and found.state == batches.IN_DOUBT:
         intent = found.intent_ordinals or b""
-        held = replace(found, state=batches.HELD, open_state=batches.HELD, visible_at=None)
+        if found.n_open:
+            held = without_doubt(tx, found, batches.HELD)
+        else:
+            held = replace(found, state=batches.HELD, open_state=batches.HELD, visible_at=None)
     else:
         beside = tx.get(AsideDoubt, found.shard, campaign_id, batch_no, attempt_id)
         if beside is None or beside.state != batches.IN_DOUBT:

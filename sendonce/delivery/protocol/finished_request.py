@@ -1,8 +1,9 @@
 """What a finished request means for its recipients and for the permits that it took."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
@@ -12,16 +13,25 @@ from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.terms import Report, Terms
 from sendonce.stores.base import Tx
 
+_SAYS_NOTHING_CAME: Final = ("refused", "skipped", "suppressed", "cancelled")
+
 
 def not_both(tx: Tx, batch: Batch, report: Report) -> Report:
-    """A refusal says nothing of an earlier request that a decision had sent again: it may have been accepted.
+    """A refusal says nothing of an earlier request that a decision had sent again: it may have been accepted."""
+    changed = maybe_reached(tx, batch, report.outcomes)
+    return replace(report, outcomes={**report.outcomes, **changed}) if changed else report
 
-    Whoever was in such a request is on record as assumed, never as refused: nobody can say that they got nothing.
+
+def maybe_reached(tx: Tx, batch: Batch, outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
+    """Those of these outcomes that must not stand, and what stands instead.
+
+    Whoever was in a request that a decision sent again is on record as assumed, never as refused, suppressed or
+    cancelled: nobody can say that they got nothing.
     """
-    refused = [ordinal for ordinal, outcome in report.outcomes.items() if outcome.kind == "refused"]
+    ended = [ordinal for ordinal, outcome in outcomes.items() if outcome.kind in _SAYS_NOTHING_CAME]
     # Every claim and every settled doubt raises the token: under the first one nothing was sent again.
-    if not refused or batch.token <= 1:
-        return report
+    if not ended or batch.token <= 1:
+        return {}
     decisions = tx.scan(Decision, batch.campaign_id, index="decisions_by_campaign")
     again = {
         ordinal
@@ -29,8 +39,7 @@ def not_both(tx: Tx, batch: Batch, report: Report) -> Report:
         if decision.kind == "resend" and decision.batch_no == batch.batch_no
         for ordinal in unpack(decision.ordinals or b"")
     }
-    changed = {ordinal: Outcome.ASSUMED for ordinal in refused if ordinal in again}
-    return replace(report, outcomes={**report.outcomes, **changed}) if changed else report
+    return {ordinal: Outcome.ASSUMED for ordinal in ended if ordinal in again}
 
 
 def settled_permits(
@@ -55,7 +64,8 @@ def wait_again(
     """Nothing of these went out. They wait and are tried again, unless that has failed too often in a row."""
     tries = batch.tries + 1 if spends_try else batch.tries
     if tries >= terms.most_tries:
-        batch = batches.apply(batch, dict.fromkeys(unsent, Outcome.EXHAUSTED))
+        given_up = dict.fromkeys(unsent, Outcome.EXHAUSTED)
+        batch = batches.apply(batch, {**given_up, **maybe_reached(tx, batch, given_up)})
         if batch.n_open == 0:
             return ended(tx, replace(batch, tries=tries), now)
         tries = 0  # the batch's other recipients have had no try of their own yet

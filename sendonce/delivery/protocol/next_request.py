@@ -15,6 +15,7 @@ from sendonce.control.suppressions import suppressed_since
 from sendonce.delivery import batches, health, limits
 from sendonce.delivery.protocol.aside import ended
 from sendonce.delivery.protocol.closing import closed
+from sendonce.delivery.protocol.finished_request import maybe_reached
 from sendonce.delivery.rows import write_rows
 from sendonce.delivery.terms import SETTINGS_CHANGED, Ask, Later, Move, Rendered, Report, Terms, Turn
 from sendonce.stores.base import Tx
@@ -56,7 +57,8 @@ def proceed(
     if is_over(campaign, mine, now):
         return end(closed(tx, mine, Outcome.EXPIRED, now, batches.DONE), "expired")
     refused = {o: outcome for o, outcome in rendered.outcomes.items() if mine.outcomes[o] == Outcome.OPEN}
-    mine = batches.apply(mine, {**refused, **_struck(tx, mine, rendered)})
+    left_out = {**refused, **_struck(tx, mine, rendered)}
+    mine = batches.apply(mine, {**left_out, **maybe_reached(tx, mine, left_out)})
     if mine.n_open == 0:
         return end(ended(tx, mine, now), "done")
     if campaign.state != "running":

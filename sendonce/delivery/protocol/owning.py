@@ -161,7 +161,7 @@ def advance(
     if unsent:
         # A request by which somebody was settled is no failure: the row of them begins anew, and ends with the batch.
         settled = len(unsent) < len(report.outcomes)
-        spends_try = not settled and not sender.open and report.reason != LATE
+        spends_try = not settled and report.reason != LATE and (report.answered or not sender.open)
         after = replace(after, tries=0) if settled else after
         after = wait_again(tx, terms, after, unsent, report, now, spends_try=spends_try)
         write(tx, terms, found, after, rendered, report)
