@@ -36,6 +36,9 @@ _ENOUGH: Final = 8
 # So many letters are worth a connection of their own.
 _WORTH_A_CONNECTION: Final = 4
 _REF_MAX: Final = 256
+# A second's worth of letters takes so much of a second: the rest is for what stands between two requests, and permits,
+# of which there is a second's worth each second, hold the rate.
+_HASTE: Final = 0.9
 _LATE: Final = Judgement(Verdict.NOT_SENT, "no_time_left")
 
 
@@ -67,7 +70,7 @@ class Smtp:
         self._settings = settings
         connector = Connector(settings, secrets, ssl_context)
         self._pool = Pool(connector.open, settings.parallel, settings.letters_per_connection)
-        self._pace = _Pace(0.0 if per_s is None else 1 / per_s)
+        self._pace = _Pace(0.0 if per_s is None else _HASTE / per_s)
         self._loop = LoopThread(f"sender-{settings.name}")
 
     @property
