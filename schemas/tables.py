@@ -422,7 +422,11 @@ class Suppression:
 )
 @dataclass(frozen=True)
 class DeliveryEvent:
-    """What a provider said later about a message; once per event id."""
+    """What a provider said later about a message; once per event id.
+
+    Each of them proves that the provider had taken the message. body: JSON `{"campaign_id", "batch_no", "whole"}`; with
+    `whole` it proves so for all messages of its attempt. Nothing of a person is in it.
+    """
 
     event_id: Id
     provider: Word
@@ -533,8 +537,10 @@ class TriggerRow:
 @table("decisions", key=("decision_id",), indexes=(Index("decisions_by_campaign", ("campaign_id", "at")),))
 @dataclass(frozen=True)
 class Decision:
-    """Somebody, or a lane's policy, decided what no proof settled. kind: resend, assume, hold, retry, cancel.
+    """What ended a doubt, or somebody's decision. kind: resend, assume, hold, evidence, retry, cancel.
 
+    by: `policy` (the lane's), a person, or, of `evidence`, `provider`: then nobody decided, proof settled it, and the
+    reason is `event` (a `DeliveryEvent` on record) or `late_answer` (an `Attempt` marked so).
     A retry opens refused `ordinals` of a batch again; its reason is JSON `{"round", "reason"}`. A retry_round, with
     JSON `{"round", "reasons", "done"}`, says which round of its campaign was begun, and whether all of it is opened.
     """

@@ -15,6 +15,9 @@ from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import ANY_SHARD, Reader, Store
 
 STATES: Final = ("in_doubt", "held")
+# The kind of decision row that proof leaves, and who is written under those of a lane's policy.
+EVIDENCE: Final = "evidence"
+POLICY: Final = "policy"
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,28 @@
 
 1. Ask again under the same key, at a provider that de-duplicates: planned like work (`planner`, `owning.reclaim`).
 2. Evidence: a verdict that an owner learned after it was fenced, kept as an attempt's row; or a delivery event that
-   carries the attempt's id, which proves the whole request accepted.
+   carries the attempt's id. It proves its own letter accepted, and the whole request if that was one call which the
+   provider takes whole or not at all (decision 0035).
 3. The lane's policy: `hold` for a person at once; `assume` after 24 hours; `resend` once, after a quiet window.
-   Every decision is a row, written in the transaction that acts on it.
+
+What ends a doubt is a row, written in the transaction that acts on it: proof too.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from schemas.ids import message_id
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import Attempt, Decision, DeliveryEvent
-from sendonce.control.doubts import Doubt
+from schemas.tables import Attempt, Decision, DeliveryEvent, Recipient
+from sendonce.control.doubts import EVIDENCE, POLICY, Doubt
+from sendonce.control.events import proves_all
 from sendonce.delivery.protocol import doubts
 from sendonce.delivery.terms import Terms
 from sendonce.stores.base import Reader, Store, Tx
 
+# Who is written under what proof settled.
+PROVIDER = "provider"
 ASSUME_AFTER = timedelta(hours=24)
 RESEND_AFTER = timedelta(minutes=15)
 
@@ -28,7 +34,7 @@ class Policy:
 
     in_doubt: str
     outbound_log: str
-    by: str = "policy"
+    by: str = POLICY
 
 
 def settle_doubt(store: Store, key: bytes, doubt: Doubt, terms: Terms, policy: Policy, decision_id: str) -> str:
@@ -37,24 +43,47 @@ def settle_doubt(store: Store, key: bytes, doubt: Doubt, terms: Terms, policy: P
     `evidence`: by proof. `hold`, `assume`, `resend`: by the lane's policy. One that is held takes no rung but proof.
     Safe to run at several places at once: the step that comes second finds the doubt settled.
     """
-    proof = store.read(lambda reader: evidence_of(reader, doubt))
+    proof = store.read(lambda reader: evidence_of(reader, key, doubt))
     if proof:
-        after = store.transact(
-            lambda tx: doubts.settle(
-                tx, key, doubt.campaign_id, doubt.batch_no, doubt.attempt_id, proof, policy.outbound_log, decision=None
-            ),
-            tag="settle",
-        )
-        return "evidence" if after is not None else ""
+        return _by_proof(store, key, doubt, proof, policy.outbound_log, decision_id)
     if doubt.held or doubts.may_ask_again(doubt, terms, store.read(lambda reader: reader.now())):
         return ""
     return _by_policy(store, key, doubt, policy, decision_id)
 
 
-def evidence_of(reader: Reader, doubt: Doubt) -> dict[int, Outcome]:
-    """What is proven about those in doubt by a request: only final outcomes, and only what somebody saw."""
-    if reader.scan(DeliveryEvent, doubt.attempt_id, index="events_by_attempt", limit=1):
-        return dict.fromkeys(doubt.ordinals, Outcome.ACCEPTED)
+@dataclass(frozen=True)
+class Proof:
+    """What is proven about those in doubt by a request. outcomes: final ones. source: `event` or `late_answer`."""
+
+    outcomes: dict[int, Outcome]
+    source: str
+
+
+def evidence_of(reader: Reader, key: bytes, doubt: Doubt) -> Proof | None:
+    """What is proven about those in doubt by a request: only what somebody saw. None: nothing. key: the store's own."""
+    seen = _late_answer(reader, doubt)
+    told = [ordinal for ordinal in _told_by_events(reader, key, doubt) if seen.get(ordinal) is not Outcome.ACCEPTED]
+    if told:
+        return Proof({**seen, **dict.fromkeys(told, Outcome.ACCEPTED)}, "event")
+    return Proof(seen, "late_answer") if seen else None
+
+
+def _told_by_events(reader: Reader, key: bytes, doubt: Doubt) -> list[int]:
+    """Of those in doubt, whose letters the provider has told of since: it had taken these."""
+    events = reader.scan(DeliveryEvent, doubt.attempt_id, index="events_by_attempt")
+    if any(proves_all(event) for event in events):
+        return list(doubt.ordinals)
+    names = {event.message_id for event in events if event.message_id is not None}
+    if not names:
+        return []
+    people = reader.get_many(
+        Recipient, [(doubt.shard, doubt.campaign_id, doubt.batch_no, ordinal) for ordinal in doubt.ordinals]
+    )
+    return [one.ordinal for one in people if message_id(key, doubt.campaign_id, one.recipient_id) in names]
+
+
+def _late_answer(reader: Reader, doubt: Doubt) -> dict[int, Outcome]:
+    """What an owner was answered after it had been fenced."""
     attempt = reader.get(Attempt, doubt.shard, doubt.campaign_id, doubt.batch_no, doubt.attempt_id)
     if attempt is None or not attempt.evidence or attempt.outcomes is None:
         return {}
@@ -67,6 +96,18 @@ def evidence_of(reader: Reader, doubt: Doubt) -> dict[int, Outcome]:
         for ordinal in doubt.ordinals
         if ordinal in seen and (seen[ordinal] is Outcome.ACCEPTED or (seen[ordinal].final and not repeated))
     }
+
+
+def _by_proof(store: Store, key: bytes, doubt: Doubt, proof: Proof, outbound_log: str, decision_id: str) -> str:
+    place = (doubt.campaign_id, doubt.batch_no, doubt.attempt_id)
+    row = Decision(
+        decision_id, doubt.campaign_id, EVIDENCE, datetime.min, PROVIDER, batch_no=doubt.batch_no, reason=proof.source
+    )
+    after = store.transact(
+        lambda tx: doubts.settle(tx, key, *place, proof.outcomes, outbound_log, row),
+        tag="settle",
+    )
+    return EVIDENCE if after is not None else ""
 
 
 def _by_policy(store: Store, key: bytes, doubt: Doubt, policy: Policy, decision_id: str) -> str:

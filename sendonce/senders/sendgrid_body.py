@@ -30,6 +30,10 @@ SUBSTITUTIONS_MAX_BYTES: Final = 10_000
 # https://www.twilio.com/docs/sendgrid/api-reference/mail-send/limitations: less than 30 MB in all.
 REQUEST_MAX_BYTES: Final = 30_000_000 - 1
 
+# Says in a letter's events that its call was one of several of the attempt, or may have been. SendGrid takes a call whole
+# or not at all: so an event without it proves that all of the attempt's letters were taken.
+PART: Final = {"part": "1"}
+
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 # RFC 8058 3.1. The URI stands between angle brackets, so it holds none, and no space (RFC 2369 2).
@@ -55,6 +59,7 @@ class Bodies:
             "batch_no": str(request.batch_no),
             "attempt_id": request.attempt_id,
         }
+        self._part: dict[str, str] = {}
         self._forms: dict[int, _Form] = {}
 
     def calls(self) -> list[Call]:
@@ -71,17 +76,24 @@ class Bodies:
                 together.setdefault(letter.form, []).append(letter)
             else:
                 alone.append(letter)
-        calls: list[Call] = []
-        for form, letters in together.items():
-            for part in _without_twins(letters):
-                for start in range(0, len(part), RECIPIENTS_MAX):
-                    calls += self._small_enough(part[start : start + RECIPIENTS_MAX], form)
-        for letter in alone:
-            calls += self._small_enough([letter], None)
+        pieces: list[tuple[Sequence[Letter], int | None]] = [
+            (part[start : start + RECIPIENTS_MAX], form)
+            for form, letters in together.items()
+            for part in _without_twins(letters)
+            for start in range(0, len(part), RECIPIENTS_MAX)
+        ]
+        pieces += [([letter], None) for letter in alone]
+        if len(pieces) > 1:
+            self._part = PART
+        calls = [call for letters, form in pieces for call in self._small_enough(letters, form)]
+        if len(calls) > 1 and not self._part:
+            self._part = PART
+            calls = [call for letters, form in pieces for call in self._small_enough(letters, form)]
         return calls
 
     def again(self, call: Call, letters: Sequence[Letter]) -> Call:
         """A call for some of the letters of a form letter's call."""
+        self._part = PART
         return self._call(letters, letters[0].form)
 
     def _small_enough(self, letters: Sequence[Letter], form: int | None) -> Iterator[Call]:
@@ -131,7 +143,7 @@ class Bodies:
     def _personalization(self, letter: Letter, keys: list[str]) -> dict[str, Any]:
         made: dict[str, Any] = {
             "to": [{"email": letter.to}],
-            "custom_args": {**self._ids, "message_id": letter.message_id},
+            "custom_args": {**self._ids, "message_id": letter.message_id, **self._part},
         }
         if keys:
             made["substitutions"] = dict(zip(keys, letter.values, strict=True))

@@ -77,12 +77,12 @@ def settle(
     attempt_id: str,
     outcomes: Mapping[int, Outcome],
     outbound_log: str,
-    decision: Decision | None,
+    decision: Decision,
 ) -> Batch | None:
-    """End a doubt: by proof (`decision` is None), or by a decision, which is a row before anything acts on it.
+    """End a doubt, or a part of it: by proof or by a decision. Either is a row before anything acts on it.
 
     outcomes: what each ordinal in doubt becomes: ACCEPTED, ASSUMED, a refusal, or OPEN (it will be sent again).
-    Ordinals that are no longer in doubt, or were not in that request, are left alone. None: that is not in doubt.
+    Ordinals that are no longer in doubt, or were not in that request, are left alone. None: none of them is in doubt.
     """
     found = tx.get(Batch, *batch_key(campaign_id, batch_no))
     if found is None:
@@ -94,6 +94,8 @@ def settle(
     now = tx.now()
     intent = set(unpack((found.intent_ordinals if beside is None else beside.ordinals) or b""))
     changes = {o: outcome for o, outcome in outcomes.items() if o in intent and found.outcomes[o] == Outcome.IN_DOUBT}
+    if not changes:
+        return None
     names = names_of(tx, key, found)
     after = batches.apply(found, changes)
     left = any(after.outcomes[ordinal] == Outcome.IN_DOUBT for ordinal in intent)
@@ -110,8 +112,7 @@ def settle(
         after = replace(batches.waiting(after, now, None), token=found.token + 1)
     else:
         after = replace(ended(tx, after, now), token=found.token + 1)
-    if decision is not None:
-        tx.insert(replace(decision, attempt_id=attempt_id, ordinals=pack(changes), at=now))
+    tx.insert(replace(decision, attempt_id=attempt_id, ordinals=pack(changes), at=now))
     # Rows say by which request somebody was reached.
     asked = found if beside is None else _with_intent_of(found, beside)
     write_rows(tx, outbound_log, asked, after, names, None, now)
