@@ -27,6 +27,7 @@ LIVE_FIRST_WINDOW = 1000
 
 
 NOTHING_SWEPT = Swept()
+RUNGS = ("evidence", "hold", "assume", "resend")
 
 
 class PlanWork(beam.PTransform):
@@ -52,6 +53,8 @@ class _PlanWork(InspectedDoFn):
         self._planned = Metrics.counter("sendonce", "batches_planned")
         self._expired = Metrics.counter("sendonce", "leases_expired")
         self._settled = Metrics.counter("sendonce", "doubts_settled")
+        # By what settled them; docs/doubts.md explains these names.
+        self._rungs = {rung: Metrics.counter("sendonce", f"doubts_{rung}") for rung in RUNGS}
 
     def setup(self) -> None:
         self._worker = worker_for(self._spec)
@@ -62,6 +65,7 @@ class _PlanWork(InspectedDoFn):
         with told(self._worker):
             if self._worker.spec.can_wait:
                 self._worker.beat()
+            self._count()
             yield from self._given()
             if not self._worker.spec.live or self._worker.looks.due():
                 yield from self._plan()
@@ -78,7 +82,8 @@ class _PlanWork(InspectedDoFn):
     def _plan(self) -> Iterator[Reference]:
         for name, lane in self._worker.lanes().items():
             if not self._worker.spec.live:
-                self._count(sweep(self._worker, lane))
+                sweep(self._worker, lane)
+                self._count()
             if self._worker.stopping.is_set():
                 return
             self._worker.looks.seen(name, 0)  # until this look has ended
@@ -101,9 +106,14 @@ class _PlanWork(InspectedDoFn):
                 self._worker.looks.seen(name, max(0, room))
             yield from references
 
-    def _count(self, swept: Swept) -> None:
-        self._expired.inc(swept.expired)
-        self._settled.inc(swept.settled)
+    def _count(self) -> None:
+        """Metrics exist in steps only: in a live job another thread sweeps."""
+        while self._worker.swept:
+            swept = self._worker.swept.popleft()
+            self._expired.inc(swept.expired)
+            self._settled.inc(swept.settled)
+            for rung, counter in self._rungs.items():
+                counter.inc(getattr(swept, rung))
 
 
 def sweep(worker: Worker, lane: RunningLane) -> Swept:
@@ -112,6 +122,7 @@ def sweep(worker: Worker, lane: RunningLane) -> Swept:
     memory = worker.sweep_memories.setdefault(lane.terms.lane, SweepMemory())
     swept = sweep_lane(worker.store, worker.key, lane.terms, lane.policy, lambda: token_hex(16), memory)
     if swept != NOTHING_SWEPT:
+        worker.swept.append(swept)
         worker.notices.look()
     return swept
 

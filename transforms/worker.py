@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from sendonce.delivery.deliver import Clocks, Deliverer
 from sendonce.delivery.fair import FairShare
 from sendonce.delivery.lanes import RunningLane, running_lanes
 from sendonce.delivery.letters import compiled_for, render
-from sendonce.delivery.sweeper import SweepMemory
+from sendonce.delivery.sweeper import SweepMemory, Swept
 from sendonce.stores.base import Store
 from sendonce.stores.opening import shared_store, store_key
 from sendonce.stores.turns import urgent
@@ -80,10 +81,11 @@ class Worker:
     pace: recipients a second that each lane was measured to pass (in a live job: to render), for the planner. passed:
     recipients that got their outcome since that was last measured, and what that took: rendering_s of the one thread
     that renders, sending_s of all that send, without waits for permits. fair: what the campaigns of each lane got.
-    sweep_memories: what the sweeps of each lane remember. on_fault: told what a step raises, before a runner makes text
-    of it. on_trigger: told what became of each trigger; again, if its bundle runs again. on_tick: told when a look for
-    work begins. on_room: told the lane whose pool has room again. looks: what a live job's looks have found. notices:
-    publishes what is to be told over Pub/Sub; whoever may have written any says so.
+    sweep_memories: what the sweeps of each lane remember. swept: what they changed, until a step counts it. on_fault:
+    told what a step raises, before a runner makes text of it. on_trigger: told what became of each trigger; again, if
+    its bundle runs again. on_tick: told when a look for work begins. on_room: told the lane whose pool has room again.
+    looks: what a live job's looks have found. notices: publishes what is to be told over Pub/Sub; whoever may have
+    written any says so.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -98,6 +100,7 @@ class Worker:
         self.sending_s: dict[str, float] = {}
         self.fair: dict[str, FairShare] = {}
         self.sweep_memories: dict[str, SweepMemory] = {}
+        self.swept: deque[Swept] = deque()
         self.on_fault: Callable[[BaseException], None] = lambda fault: None
         self.keeper = Keeper(self.store)
         self.notices = publisher_of(self.store)

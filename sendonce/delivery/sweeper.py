@@ -4,8 +4,9 @@ Every state of a batch that is not final has a sweeper here, so that nothing is 
 it may run in several jobs at once; each step is a compare-and-set and the second one finds nothing to do.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -41,13 +42,27 @@ ERASED_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Swept:
-    """What one look at a lane changed. expired: leases; too_late: batches past their end; ended: campaigns."""
+    """What one look at a lane changed. expired: leases; too_late: batches past their end; ended: campaigns.
+
+    evidence, hold, assume, resend: requests in doubt, by what settled them, or left them to a person (`resolver`).
+    """
 
     expired: int = 0
-    settled: int = 0
+    evidence: int = 0
+    hold: int = 0
+    assume: int = 0
+    resend: int = 0
     cancelled: int = 0
     ended: int = 0
     too_late: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Requests in doubt that proof settled, or the lane's policy decided on."""
+        return self.evidence + self.hold + self.assume + self.resend
+
+    def __add__(self, other: "Swept") -> "Swept":
+        return Swept(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 class SweepMemory:
@@ -92,14 +107,7 @@ def sweep_lane(
     _purge(store, memory, now)
     total = Swept()
     for campaign in campaigns:
-        swept = _sweep(store, key, campaign, terms, policy, new_id, memory)
-        total = Swept(
-            total.expired + swept.expired,
-            total.settled + swept.settled,
-            total.cancelled + swept.cancelled,
-            total.ended + swept.ended,
-            total.too_late + swept.too_late,
-        )
+        total += _sweep(store, key, campaign, terms, policy, new_id, memory)
     return total
 
 
@@ -131,7 +139,7 @@ def _sweep(
     for batch_no in store.read(late):
         work = partial(doubts.expire, campaign_id=campaign_id, batch_no=batch_no)
         expired += store.transact(work, tag="expire") is not None
-    settled = _doubts(store, key, campaign, terms, policy, new_id, memory)
+    rungs = _doubts(store, key, campaign, terms, policy, new_id, memory)
     cancelled = sweep_cancelled(store, campaign_id, CLOSED_AT_ONCE)
     too_late = sweep_expired(store, key, campaign, terms.outbound_log, CLOSED_AT_ONCE)
     now = store.read(lambda reader: reader.now())
@@ -143,7 +151,7 @@ def _sweep(
             aggregate_progress(store, campaign_id, now)
             memory.summed_at[campaign_id] = now
     ended = settle_campaign(store, campaign_id) in ("completed", "cancelled")
-    return Swept(expired, settled, cancelled, int(ended), too_late)
+    return Swept(expired, **rungs, cancelled=cancelled, ended=int(ended), too_late=too_late)
 
 
 def _doubts(
@@ -154,8 +162,8 @@ def _doubts(
     policy: Policy,
     new_id: Callable[[], str],
     memory: SweepMemory,
-) -> int:
-    """Settle what can be settled, and let nobody wait for the rest who was not in it. Returns how many were settled.
+) -> Counter[str]:
+    """Settle what can be settled, and let nobody wait for the rest who was not in it. How many took which rung.
 
     Each doubt is looked at at once, and then the less often the older it is: it may last for days, and proof of it
     comes from outside, if at all.
@@ -167,7 +175,8 @@ def _doubts(
     if also_held:
         memory.held_at[name] = now
     found = store.read(lambda reader: doubts_of(reader, campaign, STATES if also_held else (batches.IN_DOUBT,)))
-    before, settled = memory.next_look.get(name, {}), 0
+    before: dict[str, datetime] = memory.next_look.get(name, {})
+    rungs: Counter[str] = Counter()
     # Those that are held are forgotten in between: they come less often anyway.
     looks = memory.next_look[name] = {doubt.attempt_id: before.get(doubt.attempt_id, now) for doubt in found}
     for doubt in found:
@@ -177,11 +186,12 @@ def _doubts(
         keeps_waiting = doubt.open and not doubt.aside
         looks[doubt.attempt_id] = now + (LOOKED_AT_FIRST if keeps_waiting else _rest(age))
         rung = settle_doubt(store, key, doubt, terms, policy, new_id())
-        settled += bool(rung)
+        if rung:
+            rungs[rung] += 1
         if not rung and keeps_waiting and not _asked_soon(store, doubt, terms):
             work = partial(aside.set_aside, campaign_id=name, batch_no=doubt.batch_no)
             store.transact(work, tag="set_aside")
-    return settled
+    return rungs
 
 
 def _rest(age: timedelta) -> timedelta:

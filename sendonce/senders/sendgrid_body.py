@@ -30,8 +30,8 @@ SUBSTITUTIONS_MAX_BYTES: Final = 10_000
 # https://www.twilio.com/docs/sendgrid/api-reference/mail-send/limitations: less than 30 MB in all.
 REQUEST_MAX_BYTES: Final = 30_000_000 - 1
 
-# Says in a letter's events that its call was one of several of the attempt, or may have been. SendGrid takes a call whole
-# or not at all: so an event without it proves that all of the attempt's letters were taken.
+# Says in a letter's events that its call was one of several of the attempt, or may have been. SendGrid takes a call
+# whole or not at all: so an event without it proves that all of the attempt's letters were taken.
 PART: Final = {"part": "1"}
 
 # Control characters have no place in a header, and a folded line may not be made by a value (RFC 5322 2.2).

@@ -8,8 +8,10 @@ import pytest
 
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import AsideDoubt, Decision, DeliveryEvent, Limit
+from schemas.tables import AsideDoubt, Decision, Limit
 from sendonce.control.campaigns import begin_cancel
+from sendonce.control.event_payloads import Event
+from sendonce.control.events import record_events
 from sendonce.control.expiry import with_end
 from sendonce.control.outcomes import recipient_outcomes
 from sendonce.delivery import resolver
@@ -129,8 +131,7 @@ def test_a_resend_of_one_that_waits_beside_makes_it_due_with_the_others(world: W
 def test_an_event_settles_a_doubt_beside_its_batch(world: World) -> None:
     lost(world, 3, 0)
     (doubt,) = world.doubts()
-    event = DeliveryEvent("e1", "fake", "delivered", world.now(), world.now(), "{}", attempt_id=doubt.attempt_id)
-    world.store.transact(lambda tx: tx.insert(event), tag="test")
+    record_events(world.store, [Event("e1", "sendgrid", "delivered", world.now(), doubt.attempt_id, whole=True)])
     world.pass_s(HELD_LOOKED_AT_EVERY.total_seconds() + 1)
     world.sweep()
     assert (world.kinds(), beside(world)) == ("aoo", [])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from schemas.letters import dump
+from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Decision, Limit, Permit
 from sendonce.delivery.protocol import owning
@@ -115,7 +116,13 @@ def test_a_fenced_owner_writes_nothing_but_evidence_which_settles_the_doubt(worl
     assert [attempt.evidence for attempt in world.attempts()] == [True]
     assert world.sweep(in_doubt="assume").settled == 1
     assert (world.kinds(), world.batch().state) == ("aa", "done")
-    assert world.store.read(lambda reader: reader.scan(Decision)) == []
+    (row,) = world.store.read(lambda reader: reader.scan(Decision))
+    assert (row.kind, row.by, row.reason, unpack(row.ordinals or b"")) == (
+        "evidence",
+        "provider",
+        "late_answer",
+        [0, 1],
+    )
 
 
 def test_a_late_refusal_proves_nothing_once_the_request_was_repeated(world: World) -> None:
