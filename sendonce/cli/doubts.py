@@ -1,4 +1,4 @@
-"""`sendonce doubts list | resend | assume`: requests whose fate is not known."""
+"""`sendonce doubts list | show | resend | assume`: requests whose fate is not known."""
 
 import os
 import time
@@ -6,6 +6,7 @@ import time
 import click
 
 from schemas.ids import attempt_id
+from sendonce.cli.doubts_show import show
 from sendonce.cli.output import ago, counted, number, out, print_json, table
 from sendonce.cli.session import Session, WrongCall, with_session
 from sendonce.config import lanes_in
@@ -19,6 +20,9 @@ def doubts() -> None:
 
     A running job settles what it can prove. What it cannot waits for you.
     """
+
+
+doubts.add_command(show)
 
 
 @doubts.command(name="list")
@@ -46,7 +50,8 @@ def list_(session: Session, campaign: str | None) -> None:
         )
     out().print(made)
     out().print(
-        "\n`sendonce doubts assume CAMPAIGN` counts them as `assumed`; `sendonce doubts resend CAMPAIGN`\n"
+        "\n`sendonce doubts show CAMPAIGN` tells what is known of each. `sendonce doubts\n"
+        "assume CAMPAIGN` counts them as `assumed`; `sendonce doubts resend CAMPAIGN`\n"
         "sends again, and whoever was reached gets a second letter.",
         style="dim",
     )

@@ -44,6 +44,7 @@ _COMMANDS: Final = {
         "outcome": ("sendonce.cli.outcomes:outcome", "What became of one recipient."),
         "export": ("sendonce.cli.outcomes:export", "Every recipient's outcome as CSV or NDJSON."),
         "doubts": ("sendonce.cli.doubts:doubts", "Requests whose fate is not known; decide them."),
+        "events": ("sendonce.cli.events:events", "Import what providers told of letters: proof for doubts."),
         "retry": ("sendonce.cli.retry:retry", "Send again to those who were refused for a reason that passes."),
         "dead-letters": ("sendonce.cli.dead_letters:dead_letters", "What could not be processed; replay or drop it."),
     },

@@ -5,10 +5,10 @@ next sweep of any job (`delivery.resolver`); an event of anybody else changes no
 the provider had taken the letter: what proves nothing is not recorded (decision 0035).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Optional
 
 import orjson
 
@@ -61,10 +61,10 @@ def _record(tx: Tx, events: Sequence[Event]) -> Recorded:
     single = {event.event_id: event for event in events}
     there = {row.event_id for row in tx.get_many(DeliveryEvent, [(name,) for name in single])}
     fresh = [event for name, event in single.items() if name not in there]
-    known = known_attempts(tx, fresh)
-    strange = [event for event in fresh if event.attempt_id not in known]
+    strange = _strange(tx, fresh)
     campaigns = _campaigns_of(tx, strange)
-    tx.insert(*(_row(event) for event in fresh if event.attempt_id in known))
+    names = {event.event_id for event in strange}
+    tx.insert(*(_row(event) for event in fresh if event.event_id not in names))
     elsewhere = sum(event.campaign_id is not None and event.campaign_id not in campaigns for event in strange)
     return Recorded(len(fresh) - len(strange), len(events) - len(fresh), elsewhere, len(strange) - elsewhere)
 
@@ -89,23 +89,33 @@ def _campaigns_of(reader: Reader, events: Iterable[Event]) -> set[str]:
     return {row.campaign_id for row in reader.get_many(Campaign, [(name,) for name in names])} if names else set()
 
 
-def known_attempts(reader: Reader, events: Collection[Event]) -> set[str]:
-    """Those of the events' attempts that this store made: looked for where they are likely first.
+# Requests that this store made: of which batch each attempt was (None where what tells of it does not say).
+_Traces = Mapping[str, Collection[tuple[Optional[str], Optional[int]]]]
+
+
+def _strange(reader: Reader, events: Sequence[Event]) -> list[Event]:
+    """The events whose requests this store did not make; they are looked for where they are likely first.
 
     A request that is in flight or in doubt stands in its batch or beside it, a finished one has a row. One in doubt
-    that was settled has neither: what settled it names it, a decision or an earlier event. Events need not say of
-    which batch they are.
+    that was settled has neither: what settled it names it, a decision or an earlier event. An event that names a
+    batch must be of a request of that batch; one need not name any.
     """
-    known: set[str] = set()
+    left = list(events)
     for look in (_by_batch, _by_trace, _by_campaign, _in_flight):
-        left = [event for event in events if event.attempt_id not in known]
-        if not left:
-            break
-        known |= look(reader, left)
-    return known
+        if left:
+            traces = look(reader, left)
+            left = [event for event in left if not _is_of(event, traces)]
+    return left
 
 
-def _by_batch(reader: Reader, events: Sequence[Event]) -> set[str]:
+def _is_of(event: Event, traces: _Traces) -> bool:
+    return any(
+        event.campaign_id in (None, campaign_id) and event.batch_no in (None, batch_no)
+        for campaign_id, batch_no in traces.get(event.attempt_id, ())
+    )
+
+
+def _by_batch(reader: Reader, events: Sequence[Event]) -> _Traces:
     batches, attempts = set(), set()
     for event in events:
         if event.campaign_id is not None and event.batch_no is not None:
@@ -113,45 +123,49 @@ def _by_batch(reader: Reader, events: Sequence[Event]) -> set[str]:
             batches.add(place)
             attempts.add((*place, event.attempt_id))
     if not batches:
-        return set()
-    known = {row.attempt_id for row in reader.get_many(Batch, sorted(batches)) if row.attempt_id is not None}
-    known |= {row.attempt_id for row in reader.get_many(AsideDoubt, sorted(attempts))}
-    return known | {row.attempt_id for row in reader.get_many(Attempt, sorted(attempts))}
+        return {}
+    return _traces(
+        *reader.get_many(Batch, sorted(batches)),
+        *reader.get_many(AsideDoubt, sorted(attempts)),
+        *reader.get_many(Attempt, sorted(attempts)),
+    )
 
 
-def _by_trace(reader: Reader, events: Sequence[Event]) -> set[str]:
+def _by_trace(reader: Reader, events: Sequence[Event]) -> _Traces:
     messages = {event.message_id for event in events if event.message_id is not None}
-    rows = reader.get_many(OutboundMessage, [(name,) for name in messages]) if messages else []
-    known = {row.attempt_id for row in rows if row.attempt_id is not None}
-    for attempt_id in {event.attempt_id for event in events} - known:
-        if reader.scan(DeliveryEvent, attempt_id, index="events_by_attempt", limit=1):
-            known.add(attempt_id)
-    return known
+    found = _traces(*reader.get_many(OutboundMessage, [(name,) for name in messages])) if messages else {}
+    for attempt_id in {event.attempt_id for event in events}:
+        for row in reader.scan(DeliveryEvent, attempt_id, index="events_by_attempt", limit=1):
+            said = orjson.loads(row.body)
+            found.setdefault(attempt_id, set()).add((said.get("campaign_id"), said.get("batch_no")))
+    return found
 
 
-def _by_campaign(reader: Reader, events: Sequence[Event]) -> set[str]:
-    return {
-        row.attempt_id
-        for name in _campaigns_of(reader, events)
-        for row in reader.scan(Decision, name, index="decisions_by_campaign")
-        if row.attempt_id is not None
-    }
+def _by_campaign(reader: Reader, events: Sequence[Event]) -> _Traces:
+    names = sorted(_campaigns_of(reader, events))
+    return _traces(*(row for name in names for row in reader.scan(Decision, name, index="decisions_by_campaign")))
 
 
-def _in_flight(reader: Reader, events: Sequence[Event]) -> set[str]:
-    """Requests in flight or in doubt now, if an event says of no batch."""
+def _in_flight(reader: Reader, events: Sequence[Event]) -> _Traces:
+    """Requests in flight or in doubt now, if an event does not say of which batch it is."""
     if all(event.campaign_id is not None and event.batch_no is not None for event in events):
-        return set()
-    return set(_asked(reader))
+        return {}
+    return _traces(*_asked(reader))
 
 
-def _asked(reader: Reader) -> Iterator[str]:
+def _asked(reader: Reader) -> Iterator[Batch | AsideDoubt]:
     for campaign in reader.scan(Campaign):
-        if campaign.state in ENDED:
-            continue
-        for state in _ASKING:
-            for batch in reader.scan(Batch, ANY_SHARD, campaign.campaign_id, state, index="batches_open"):
-                if batch.attempt_id is not None:
-                    yield batch.attempt_id
-        for beside in reader.scan(AsideDoubt, ANY_SHARD, campaign.campaign_id):
-            yield beside.attempt_id
+        if campaign.state not in ENDED:
+            for state in _ASKING:
+                yield from reader.scan(Batch, ANY_SHARD, campaign.campaign_id, state, index="batches_open")
+            yield from reader.scan(AsideDoubt, ANY_SHARD, campaign.campaign_id)
+
+
+def _traces(
+    *rows: Batch | AsideDoubt | Attempt | OutboundMessage | Decision,
+) -> dict[str, set[tuple[Optional[str], Optional[int]]]]:
+    found: dict[str, set[tuple[Optional[str], Optional[int]]]] = {}
+    for row in rows:
+        if row.attempt_id is not None:
+            found.setdefault(row.attempt_id, set()).add((row.campaign_id, row.batch_no))
+    return found
