@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import click
 from rich.console import Group, RenderableType
@@ -28,6 +29,7 @@ from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, WrongCall, with_session, with_session_whose_json_is
 from sendonce.cli.words import reason_words, wait_words
 from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
+from sendonce.control.decisions import Decided
 from sendonce.control.expiry import end_of
 from sendonce.control.notices import notices_text
 from sendonce.control.rounds import Retried
@@ -160,6 +162,8 @@ def status_view(found: Status) -> RenderableType:
     parts: list[RenderableType] = [head, _bar(found), _pace(found), Text()]
     if found.retries is not None:
         parts.insert(-1, _retries(found.retries))
+    if found.decided is not None and found.decided.requests:
+        parts.insert(-1, _decided(found.decided))
     parts.append(_two_columns(_outcomes(outcomes), _batches(found)))
     if found.reasons:
         parts += [Text(), reasons_table(found.reasons)]
@@ -211,6 +215,22 @@ def _retries(retries: Retried) -> Text:
     if retries.recipients != retries.last:
         text += f" · {number(retries.recipients)} in all rounds"
     return Text(text, "dim")
+
+
+_DECIDED: Final = {
+    ("evidence", "evidence"): "settled by proof",
+    ("policy", "hold"): "left to a person",
+    ("policy", "assume"): "assumed by the lane",
+    ("policy", "resend"): "sent again by the lane",
+    ("person", "assume"): "assumed by a person",
+    ("person", "resend"): "sent again by a person",
+}
+
+
+def _decided(decided: Decided) -> Text:
+    counts = ((decided.requests[place], words) for place, words in _DECIDED.items())
+    pieces = [f"{number(count)} {words}" for count, words in counts if count]
+    return Text(f"requests in doubt: {', '.join(pieces)}", "dim")
 
 
 def _outcomes(outcomes: dict[str, int]) -> Table:
@@ -291,8 +311,10 @@ def _hints(found: Status) -> list[str]:
         hints.append(f"`sendonce resume {name}` goes on")
     if batches["held"]:
         hints.append(
-            f"{counted(batches['held'], 'batch waits', 'batches wait')} for a person: `sendonce doubts list {name}`"
+            f"{counted(batches['held'], 'batch waits', 'batches wait')} for a person: `sendonce doubts show {name}`"
         )
+    elif in_doubt := found.counts.outcomes["in_doubt"]:
+        hints.append(f"{counted(in_doubt, 'recipient')} in doubt: `sendonce doubts show {name}` tells what is known")
     stream = found.campaign.kind == STREAM
     moves = found.campaign.state in (RUNNING, CANCELLING) and not (stream and found.counts.unsettled == 0)
     if stream and found.campaign.state not in ENDED:

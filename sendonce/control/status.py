@@ -7,6 +7,7 @@ from typing import Any, Optional
 from schemas.ids import SHARDS
 from schemas.tables import Batch, Campaign, Limit, Progress
 from sendonce.control.campaigns import ENDED, LOADING, RUNNING
+from sendonce.control.decisions import Decided, decided
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
 from sendonce.control.jobs import BEATS_S, seen_jobs
@@ -41,8 +42,8 @@ class Status:
     active_s: time from the first work on, without pauses. jobs: running jobs that serve its lane. reasons: recipients
     by the reason of their outcome. stops: what keeps its lane or sender from sending. sender_now: another one while the
     lane goes by its fallback. health: of its sender. late_notices: kinds of notices of the whole store, that wait for
-    longer than they should. oldest_due, reasons, late_notices and retries: None unless looked at in full; retries: None
-    without any.
+    longer than they should. decided: how its doubts were settled. oldest_due, reasons, late_notices, retries and
+    decided: None unless looked at in full; retries: None without any.
     """
 
     campaign: Campaign
@@ -63,6 +64,7 @@ class Status:
     health: SenderHealth
     late_notices: Optional[list[str]]
     retries: Optional[Retried] = None
+    decided: Optional[Decided] = None
 
     @property
     def starts_at(self) -> Optional[datetime]:
@@ -102,6 +104,7 @@ class Status:
             "open": outcomes["open"],
             "reasons": self.reasons,
             "retries": self.retries.as_json() if self.retries else None,
+            "decisions": self.decided.as_json() if self.decided else None,
             "percent": self.percent,
             "rate_per_s": None if self.rate_per_s is None else round(self.rate_per_s, 2),
             "eta_minutes": None if self.eta_s is None else round(self.eta_s / 60, 2),
@@ -177,6 +180,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         health=sender_health(reader, sender, now),
         late_notices=late_notices(reader, now) if in_full else None,
         retries=retried(reader, campaign.campaign_id) if in_full else None,
+        decided=decided(reader, campaign.campaign_id) if in_full else None,
     )
 
 

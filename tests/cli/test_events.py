@@ -14,6 +14,7 @@ from schemas.ordinals import pack
 from schemas.outcomes import Outcome
 from schemas.tables import Batch, Decision, DeliveryEvent
 from sendonce.control.status import campaign_status
+from sendonce.delivery.lanes import running_lanes
 from sendonce.delivery.resolver import Policy
 from sendonce.delivery.sweeper import sweep_lane
 from sendonce.stores.base import Store
@@ -26,10 +27,11 @@ CANARY = "canary.address@one.example"
 CASES = Path(__file__).parents[1] / "cases"
 
 
-def in_doubt(store: Store, *, provider: str = "outbox", state: str = "held", size: int = 3) -> Batch:
+def in_doubt(store: Store, *, provider: str = "", state: str = "held", size: int = 3) -> Batch:
     """A batch whose one request, of all its recipients, nobody knows the fate of."""
     seal(store, "spring", [size], state="running")
     outcomes(store, "spring", 0, dict.fromkeys(range(size), Outcome.IN_DOUBT), state=state)
+    account = provider or running_lanes(store, ("bulk",))["bulk"].terms.provider
 
     def ask(tx: Any) -> Batch:
         batch = tx.get(Batch, shard_of("spring", 0), "spring", 0)
@@ -37,7 +39,7 @@ def in_doubt(store: Store, *, provider: str = "outbox", state: str = "held", siz
         asked = replace(
             batch,
             attempt_id=attempt_id(1_768_467_600_000, b"0123456789"),
-            provider=provider,
+            provider=account,
             payload_hash="0" * 64,
             intent_ordinals=pack(range(size)),
             intent_at=now,
@@ -94,6 +96,32 @@ def test_an_imported_event_settles_the_request_and_says_so(sendonce: Call, store
     assert campaign_status(store, "spring").counts.outcomes["accepted"] == 3
     (row,) = store.read(lambda reader: reader.scan(Decision))
     assert (row.kind, row.by, row.reason, row.attempt_id) == ("evidence", "provider", "event", batch.attempt_id)
+
+
+def test_status_counts_what_settled_doubts_and_says_that_some_are_left(
+    sendonce: Call, store: Store, folder: Path
+) -> None:
+    batch = in_doubt(store, state="in_doubt")
+    assert "3 recipients in doubt: `sendonce doubts show spring`" in sendonce("status", "spring").out
+    part = sendgrid_event(store, batch, "2", part="1")
+    sendonce("events", "import", lines(folder, part))
+    sweep(store)
+    sweep(store)
+    assert campaign_status(store, "spring").campaign.state == "running"
+    sendonce("doubts", "assume", "spring")
+
+    told = sendonce("status", "spring", "--json").json["decisions"]
+
+    none = {"requests": 0, "recipients": 0}
+    assert told == {
+        "evidence": {"requests": 1, "recipients": 1},
+        "policy": {"hold": {"requests": 1, "recipients": 2}, "assume": none, "resend": none},
+        "person": {"assume": {"requests": 1, "recipients": 2}, "resend": none},
+    }
+    shown = sendonce("status", "spring")
+    assert shown.widest <= LINE_MAX
+    words = " ".join(shown.out.split())
+    assert "requests in doubt: 1 settled by proof, 1 left to a person, 1 assumed by a person" in words
 
 
 def test_the_same_file_again_changes_nothing(sendonce: Call, store: Store, folder: Path) -> None:

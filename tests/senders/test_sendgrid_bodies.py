@@ -62,6 +62,33 @@ def test_a_form_letter_is_one_call_with_the_values_as_substitutions() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "letters",
+    [[packed(0), whole(1)], [whole(0), whole(1)], [packed(0), packed(1, "U0@one.example")]],
+    ids=["form and whole", "whole ones", "twins"],
+)
+def test_letters_of_one_of_several_calls_say_so(letters: list[Letter]) -> None:
+    """SendGrid takes a call whole or not at all. An event of one of two calls says nothing of the other."""
+    args = [one["custom_args"] for body in bodies(letters) for one in body["personalizations"]]
+    assert [one.get("part") for one in args] == ["1"] * len(letters)
+
+
+def test_a_call_that_is_made_again_without_some_says_that_it_is_a_part() -> None:
+    made = Bodies(request_of([packed(0), packed(1)]), settings())
+    (call,) = made.calls()
+    assert "part" not in body_of(call.body)["personalizations"][0]["custom_args"]
+    again = made.again(call, [packed(1)])
+    assert body_of(again.body)["personalizations"][0]["custom_args"]["part"] == "1"
+
+
+def test_a_call_that_is_divided_by_its_size_says_that_it_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = [packed(number) for number in range(4)]
+    (whole_body,) = Bodies(request_of(letters), settings()).calls()
+    monkeypatch.setattr(sendgrid_body, "REQUEST_MAX_BYTES", len(whole_body.body) - 1)
+    args = [one["custom_args"] for body in bodies(letters) for one in body["personalizations"]]
+    assert [one.get("part") for one in args] == ["1"] * 4
+
+
 def test_the_same_request_gives_the_same_bytes() -> None:
     letters = [packed(0), packed(1, "U0@one.example"), whole(2)]
     first, second = (Bodies(request_of(letters), settings()).calls() for _ in range(2))
