@@ -44,9 +44,9 @@ class Recorded:
 
 
 def record_events(store: Store, events: Iterable[Event]) -> Recorded:
-    """Put events on record, EVENTS_AT_ONCE in a transaction. The same ones again, also in part, change nothing."""
+    """Put events on record, some hundreds in a transaction. The same ones again, also in part, change nothing."""
     total, waiting = Recorded(), iter(events)
-    while some := list(islice(waiting, EVENTS_AT_ONCE)):
+    while some := list(islice(waiting, min(EVENTS_AT_ONCE, store.rows_at_once))):
         total += store.transact(lambda tx, some=some: _record(tx, some), tag="events")  # type: ignore[misc]
     return total
 

@@ -233,7 +233,7 @@ EVENTS = 14
 def test_order_and_repetition_of_events_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Each once, ×46, backwards, some a day late: the same rows, the same outcomes."""
+    """Each once, 46 times, backwards: the same rows, the same outcomes."""
     order = data.draw(st.permutations(range(EVENTS)))
     again = data.draw(st.lists(st.integers(0, EVENTS - 1), max_size=46))
     cuts = data.draw(st.sets(st.integers(0, EVENTS + 46)))
