@@ -16,6 +16,7 @@ from sendonce.control.campaigns import get_campaign
 from sendonce.control.doubts import list_doubts
 from sendonce.delivery import doubt_report
 from sendonce.delivery.doubt_report import LaneRule, Told
+from sendonce.delivery.protocol.doubts import OVER_LIMIT, PAYLOAD_CHANGED
 from sendonce.stores.base import Reader
 from sendonce.stores.opening import store_key
 
@@ -32,6 +33,13 @@ _LOOK: Final = {
     "webhook": "your receiver's log: the Idempotency-Key is the attempt",
     "smtp": "the mail server's log or archive: the header X-Sendonce-Attempt, or Message-ID with the message's id",
     "outbox": "the outbox's folder: the header X-Sendonce-Attempt",
+}
+
+# What is known of an answer, by the reason that stands with the doubt.
+_CAME: Final = {
+    None: "its job was cut off before an answer was on record",
+    PAYLOAD_CHANGED: "no answer that proves anything, and its letters cannot be made again byte for byte",
+    OVER_LIMIT: "no answer that proves anything, and no limit would pass it once more",
 }
 
 
@@ -128,8 +136,7 @@ def _known(told: Told) -> str:
         rest = f"; nothing of the other {number(told.unproven)}" if told.unproven else ""
         return f"proof for {number(told.proven)} of {number(told.doubt.recipients)}{rest}"
     reason = told.doubt.wait_reason
-    cut_off = "its job was cut off before an answer was on record"
-    came = f"what came back proves nothing ({reason})" if reason else cut_off
+    came = _CAME.get(reason, f"what came back proves nothing ({reason})")
     told_of = "events tell of others of the request only" if told.events else "no event tells of its letters"
     again = "; some were sent to twice before" if told.resent else ""
     return f"{came}; {told_of}{again}"
