@@ -1,5 +1,6 @@
 """`sendonce doubts show`: what is known of a campaign's requests in doubt, and what each choice risks."""
 
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Optional
@@ -58,7 +59,6 @@ def show(session: Session, campaign: str, batch: int | None) -> None:
     rule, problem = _rule(session, get_campaign(session.store, campaign).priority) if found else (None, "")
     adapters = {name: str(settings.adapter) for name, settings in senders_in(session.store).items()}
     wanted = found if session.as_json else found[:_SHOWN]
-
     key = store_key(session.store)
 
     def look(reader: Reader) -> list[Told]:
@@ -71,8 +71,9 @@ def show(session: Session, campaign: str, batch: int | None) -> None:
     if not told:
         out().print("No doubts.")
         return
+    of_batch = Counter(doubt.batch_no for doubt in found)
     for one in told:
-        out().print(_view(one, problem))
+        out().print(_view(one, of_batch[one.doubt.batch_no], problem))
         out().print()
     if len(found) > len(told):
         out().print(f"… and {counted(len(found) - len(told), 'more request')}: --batch N, or --json", style="dim")
@@ -95,7 +96,8 @@ def _rule(session: Session, priority: str) -> tuple[Optional[LaneRule], str]:
     return LaneRule(running.terms, lane.in_doubt), ""
 
 
-def _view(told: Told, problem: str) -> RenderableType:
+def _view(told: Told, of_batch: int, problem: str) -> RenderableType:
+    """of_batch: doubts of its batch, which a choice by --batch is about."""
     doubt = told.doubt
     head = Text.assemble(
         (doubt.campaign_id, "bold"),
@@ -117,14 +119,15 @@ def _view(told: Told, problem: str) -> RenderableType:
         grid.add_row("  message", "\n".join(told.message_ids))
     grid.add_row("  known", _known(told))
     grid.add_row("  look in", _LOOK.get(told.adapter or "", "the log of whoever was asked, for the attempt's id"))
-    grid.add_row("  next", _next(told, problem))
+    grid.add_row("  next", Text(_next(told, problem)))
     where = f"{doubt.campaign_id} --batch {doubt.batch_no}"
+    all_of_it = f" (all {of_batch} requests of the batch)" if of_batch > 1 else ""
     people = number(told.unproven)
     if told.unproven:
-        grid.add_row("  or you", f"`sendonce doubts assume {where}`")
+        grid.add_row("  or you", f"`sendonce doubts assume {where}`{all_of_it}")
         grid.add_row("", f"nothing more is sent: up to {people} may have got nothing")
         if told.may_resend:
-            grid.add_row("", f"`sendonce doubts resend {where}`")
+            grid.add_row("", f"`sendonce doubts resend {where}`{all_of_it}")
             grid.add_row("", f"sent once more: up to {people} may get two letters")
         else:
             grid.add_row("", "to send again is no choice: the campaign is being cancelled")
