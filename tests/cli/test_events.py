@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def lines(folder: Path, *values: object) -> str:
 
 
 def sweep(store: Store) -> None:
-    sweep_lane(store, store_key(store), TERMS, Policy("hold", "rows"), iter(f"d{n}" for n in range(99)).__next__)
+    sweep_lane(store, store_key(store), TERMS, Policy("hold", "rows"), lambda: token_hex(16))
 
 
 def rows(store: Store) -> list[DeliveryEvent]:

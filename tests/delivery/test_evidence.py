@@ -207,7 +207,10 @@ def outcome_of(folder: Path, order: Sequence[int], cuts: set[int]) -> tuple[obje
                 about(world, attempt, number + 1, at=at, event_id=f"wrong-{number}"),
             )
         ]
-        events += [about(world, STRANGE, 1, at=at), about(world, attempts[0], 1, at=at, campaign_id="theirs")]
+        events += [
+            about(world, STRANGE, 1, at=at),
+            about(world, attempts[0], 1, at=at, event_id="theirs", campaign_id="theirs"),
+        ]
         total, waiting = Recorded(), []
         for place, index in enumerate(order):
             waiting.append(events[index % len(events)])
