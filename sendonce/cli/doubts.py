@@ -109,7 +109,7 @@ def _chosen(session: Session, campaign: str, batch: int | None) -> list[Doubt]:
 
 
 def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> None:
-    from sendonce.delivery.resolver import decide
+    from sendonce.delivery.resolver import decide, settle_by_proof
     from sendonce.stores.opening import store_key
 
     key, lanes = store_key(session.store), lanes_in(session.store)
@@ -117,10 +117,11 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
     for doubt in chosen:
         priority = get_campaign(session.store, doubt.campaign_id).priority
         log = lanes[priority].outbound_log if priority in lanes else "rows"
-        decision = attempt_id(time.time_ns() // 1_000_000, os.urandom(10))
-        if decide(session.store, key, doubt, kind, session.by, reason, log, decision):
+        # Of whom there is proof that nobody has looked at yet, there is nothing to decide.
+        proven = settle_by_proof(session.store, key, doubt, log, _new_id())
+        if decide(session.store, key, doubt, kind, session.by, reason, log, _new_id()):
             decided.add((doubt.campaign_id, doubt.batch_no))
-            recipients += doubt.recipients
+            recipients += doubt.recipients - proven
     if session.as_json:
         print_json({"decision": kind, "batches": len(decided), "recipients": recipients})
     elif not decided:
@@ -128,3 +129,7 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
     else:
         done = "counted as assumed" if kind == "assume" else "open again; `sendonce run` sends to them"
         out().print(f"{counted(recipients, 'recipient')} in {counted(len(decided), 'batch', 'batches')}: {done}.")
+
+
+def _new_id() -> str:
+    return attempt_id(time.time_ns() // 1_000_000, os.urandom(10))

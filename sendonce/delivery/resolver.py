@@ -44,8 +44,8 @@ def settle_doubt(store: Store, key: bytes, doubt: Doubt, terms: Terms, policy: P
     Safe to run at several places at once: the step that comes second finds the doubt settled.
     """
     proof = store.read(lambda reader: evidence_of(reader, key, doubt))
-    if proof:
-        return _by_proof(store, key, doubt, proof, policy.outbound_log, decision_id)
+    if proof is not None:
+        return EVIDENCE if _by_proof(store, key, doubt, proof, policy.outbound_log, decision_id) else ""
     if doubt.held or doubts.may_ask_again(doubt, terms, store.read(lambda reader: reader.now())):
         return ""
     return _by_policy(store, key, doubt, policy, decision_id)
@@ -98,16 +98,24 @@ def _late_answer(reader: Reader, doubt: Doubt) -> dict[int, Outcome]:
     }
 
 
-def _by_proof(store: Store, key: bytes, doubt: Doubt, proof: Proof, outbound_log: str, decision_id: str) -> str:
+def settle_by_proof(store: Store, key: bytes, doubt: Doubt, outbound_log: str, decision_id: str) -> int:
+    """Settle those of whom there is proof, before somebody decides on the rest. How many of the doubt that were."""
+    proof = store.read(lambda reader: evidence_of(reader, key, doubt))
+    if proof is None or not _by_proof(store, key, doubt, proof, outbound_log, decision_id):
+        return 0
+    return len(proof.outcomes)
+
+
+def _by_proof(store: Store, key: bytes, doubt: Doubt, proof: Proof, outbound_log: str, decision_id: str) -> bool:
     place = (doubt.campaign_id, doubt.batch_no, doubt.attempt_id)
     row = Decision(
         decision_id, doubt.campaign_id, EVIDENCE, datetime.min, PROVIDER, batch_no=doubt.batch_no, reason=proof.source
     )
-    after = store.transact(
-        lambda tx: doubts.settle(tx, key, *place, proof.outcomes, outbound_log, row),
-        tag="settle",
-    )
-    return EVIDENCE if after is not None else ""
+
+    def work(tx: Tx) -> bool:
+        return doubts.settle(tx, key, *place, proof.outcomes, outbound_log, row) is not None
+
+    return store.transact(work, tag="settle")
 
 
 def _by_policy(store: Store, key: bytes, doubt: Doubt, policy: Policy, decision_id: str) -> str:

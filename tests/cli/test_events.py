@@ -255,6 +255,21 @@ def test_a_doubt_is_shown_with_what_is_known_and_what_choices_risk(sendonce: Cal
     assert told["message_ids"] == [message_id(store_key(store), "spring", one) for one in "123"]
 
 
+@pytest.mark.parametrize(("kind", "state"), [("assume", "assumed"), ("resend", "open")])
+def test_a_choice_is_not_about_those_of_whom_there_is_proof(
+    sendonce: Call, store: Store, folder: Path, kind: str, state: str
+) -> None:
+    """No job has looked at it yet: who was reached for certain gets no second letter, and is no assumption."""
+    batch = in_doubt(store)
+    sendonce("events", "import", lines(folder, sendgrid_event(store, batch, "2", part="1")))
+
+    answer = sendonce("doubts", kind, "spring", *(["--yes"] if kind == "resend" else []), "--json")
+
+    assert answer.json == {"decision": kind, "batches": 1, "recipients": 2}
+    counts = campaign_status(store, "spring").counts.outcomes
+    assert (counts["accepted"], counts[state], counts["in_doubt"]) == (1, 2, 0)
+
+
 def test_a_doubt_that_a_job_can_ask_again_says_so(sendonce: Call, store: Store) -> None:
     in_doubt(store, state="in_doubt")
     assert "asks again under the same key" in " ".join(sendonce("doubts", "show", "spring").out.split())
