@@ -49,9 +49,9 @@ _CAME: Final = {
 @click.option("--batch", type=int, metavar="N", help="Only this batch.")
 @with_session
 def show(session: Session, campaign: str, batch: int | None) -> None:
-    """What is known of each doubt of CAMPAIGN, what happens by itself, and what your choices risk.
+    """What is known of CAMPAIGN's doubts, and what your choices risk.
 
-    Whom it is about is told by number and message id, never by address.
+    Of each: who was asked and when, where to look, and what happens by itself. Whom it is about is told by number and message id, never by address.
     """
     found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch_no)]
     if batch is not None and not found:
