@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 
 import click
 
@@ -112,11 +113,10 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
     from sendonce.delivery.resolver import decide, settle_by_proof
     from sendonce.stores.opening import store_key
 
-    key, lanes = store_key(session.store), lanes_in(session.store)
+    key, log_of = store_key(session.store), outbound_log_of(session)
     decided, recipients = set(), 0
     for doubt in chosen:
-        priority = get_campaign(session.store, doubt.campaign_id).priority
-        log = lanes[priority].outbound_log if priority in lanes else "rows"
+        log = log_of(doubt.campaign_id)
         # Of whom there is proof that nobody has looked at yet, there is nothing to decide.
         proven = settle_by_proof(session.store, key, doubt, log, _new_id())
         if decide(session.store, key, doubt, kind, session.by, reason, log, _new_id()):
@@ -129,6 +129,17 @@ def _decide(session: Session, kind: str, chosen: list[Doubt], reason: str) -> No
     else:
         done = "counted as assumed" if kind == "assume" else "open again; `sendonce run` sends to them"
         out().print(f"{counted(recipients, 'recipient')} in {counted(len(decided), 'batch', 'batches')}: {done}.")
+
+
+def outbound_log_of(session: Session) -> Callable[[str], str]:
+    """What is written of messages that become final, by campaign."""
+    lanes = lanes_in(session.store)
+
+    def log_of(campaign_id: str) -> str:
+        lane = lanes.get(get_campaign(session.store, campaign_id).priority)
+        return lane.outbound_log if lane is not None else "rows"
+
+    return log_of
 
 
 def _new_id() -> str:

@@ -51,7 +51,8 @@ _CAME: Final = {
 def show(session: Session, campaign: str, batch: int | None) -> None:
     """What is known of CAMPAIGN's doubts, and what your choices risk.
 
-    Of each: who was asked and when, where to look, and what happens by itself. Whom it is about is told by number and message id, never by address.
+    Of each: who was asked and when, where to look, and what happens by itself. Whom it is about is told by number and
+    message id, never by address.
     """
     found = [doubt for doubt in list_doubts(session.store, campaign) if batch in (None, doubt.batch_no)]
     if batch is not None and not found:
@@ -148,7 +149,7 @@ def _known(told: Told) -> str:
 def _next(told: Told, problem: str) -> str:
     at = told.next_at
     if told.next == doubt_report.PROOF:
-        return "a running job settles those with proof within seconds (`sendonce run`)"
+        return "a running job settles those with proof (`sendonce run`)"
     if told.next == doubt_report.ASK_AGAIN:
         return (
             "a running job asks again under the same key: nobody gets two letters. "

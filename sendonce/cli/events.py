@@ -1,6 +1,7 @@
 """`sendonce events import`: what providers told of letters, from files."""
 
 from pathlib import Path
+from secrets import token_hex
 
 import click
 
@@ -32,7 +33,8 @@ def import_(session: Session, file: Path, provider: str | None) -> None:
 
     FILE has JSON, an event or a list of events a line, or all in one: as SendGrid posts them, as SES publishes them, or
     in SNS's envelopes; compressed with gzip, too. Each event counts once, in whatever order and however often it comes.
-    A running job then settles what was in doubt. Exit code 1 if a line could not be understood; the others are in.
+    Whoever they prove to be accepted is no longer in doubt. Exit code 1 if a line could not be understood; the others
+    are in.
     """
     from sendonce.control.event_import import import_events
 
@@ -43,7 +45,7 @@ def import_(session: Session, file: Path, provider: str | None) -> None:
             provider=provider,
             progress=lambda found: line.update(f"Reading … {counted(found.events, 'event')}"),
         )
-        proven = _proven(session) if report.recorded.added or report.recorded.already else 0
+        settled, recipients = _settle(session) if report.recorded.added or report.recorded.already else (0, 0)
     recorded = report.recorded
     if session.as_json:
         print_json(
@@ -58,7 +60,7 @@ def import_(session: Session, file: Path, provider: str | None) -> None:
                 "rejected": report.rejected.total(),
                 "rejected_by_reason": dict(sorted(report.rejected.items())),
                 "first_rejects": [one._asdict() for one in report.rejects],
-                "doubts_with_proof": proven,
+                "settled": {"requests": settled, "recipients": recipients},
             }
         )
     else:
@@ -77,21 +79,25 @@ def import_(session: Session, file: Path, provider: str | None) -> None:
             places = [f"{one.line}{f' (entry {one.entry})' if one.entry else ''}" for one in report.rejects]
             more = " …" if report.rejected.total() > len(places) else ""
             out().print(f"  lines: {', '.join(places)}{more}", style="dim")
-        if proven:
-            have = "has" if proven == 1 else "have"
-            out().print(
-                f"{counted(proven, 'request')} in doubt {have} proof now; a running job settles it within 10 s."
-            )
+        if settled:
+            out().print(f"{counted(recipients, 'recipient')} of {counted(settled, 'request')} no longer in doubt.")
     if report.rejected:
         raise Unfinished
 
 
-def _proven(session: Session) -> int:
-    """Requests in doubt about which there is proof: the next sweep of a job settles them."""
+def _settle(session: Session) -> tuple[int, int]:
+    """Settle those in doubt of whom there is proof: how many requests they were in, how many they are.
+
+    Jobs do so, too, but look at old doubts every few minutes only.
+    """
+    from sendonce.cli.doubts import outbound_log_of
     from sendonce.control.doubts import list_doubts
-    from sendonce.delivery.resolver import evidence_of
+    from sendonce.delivery.resolver import settle_by_proof
     from sendonce.stores.opening import store_key
 
-    key = store_key(session.store)
-    found = list_doubts(session.store)
-    return session.store.read(lambda reader: sum(evidence_of(reader, key, doubt) is not None for doubt in found))
+    key, log_of = store_key(session.store), outbound_log_of(session)
+    counts = [
+        settle_by_proof(session.store, key, doubt, log_of(doubt.campaign_id), token_hex(16))
+        for doubt in list_doubts(session.store)
+    ]
+    return sum(count > 0 for count in counts), sum(counts)
