@@ -1,8 +1,8 @@
 """Delivery events on record: each once, whatever order they come in. They are proof for requests in doubt.
 
 An event is recorded if it is of a request that this store made. Whoever was in doubt by that request is settled by
-`delivery.resolver`, at the latest in a sweep of any job; an event of anybody else changes nothing. Every event on record
-proves that the provider had taken the letter: what proves nothing is not recorded (decision 0035).
+`delivery.resolver`, at the latest in a sweep of any job; an event of anybody else changes nothing. Every event on
+record proves that the provider had taken the letter: what proves nothing is not recorded (decision 0035).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
