@@ -230,6 +230,28 @@ def test_every_shape_of_a_payload_is_read(sendonce: Call, store: Store, name: st
     assert (answer.code, answer.json["rejected"], answer.json["added"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("case", "files", "events", "added"),
+    [("dup-event", ["batch1.json", "batch2.json"], 5, 3), ("out-of-order", ["events.json"], 7, 7)],
+)
+def test_recorded_deliveries_count_once_by_their_event_id(
+    sendonce: Call, store: Store, folder: Path, case: str, files: list[str], events: int, added: int
+) -> None:
+    """Twice in one post, and again in another; `open` before `delivered`. Here with the ids of letters of ours."""
+    batch = in_doubt(store)
+    posts = [json.loads((CASES / case / name).read_text()) for name in files]
+    told = [[{**sendgrid_event(store, batch, event["recipient_id"]), **event} for event in post] for post in posts]
+    for post in told:
+        for event in post:
+            event["campaign_id"] = "spring"
+
+    answer = sendonce("events", "import", lines(folder, *told), "--json").json
+
+    assert (answer["events"], answer["added"], answer["already"]) == (events, added, events - added)
+    assert {row.event_id for row in rows(store)} == {event["sg_event_id"] for post in told for event in post}
+    assert campaign_status(store, "spring").counts.outcomes["accepted"] == 3
+
+
 def test_junk_is_refused(sendonce: Call, store: Store) -> None:
     assert sendonce("events", "import", str(CASES / "payload-shape" / "junk.json")).code == 2
 
