@@ -20,7 +20,7 @@ from sendonce.delivery.leases import LeaseKeeper
 from sendonce.delivery.letters import facts_of, rendered_at
 from sendonce.delivery.limits import largest_request, limits_of
 from sendonce.delivery.protocol import doubts, next_request, owning
-from sendonce.delivery.requests import next_letters, report_of, shares_of
+from sendonce.delivery.requests import next_letters, report_of, shares_of, without_refusals
 from sendonce.delivery.routes import route
 from sendonce.delivery.shares import Shares
 from sendonce.delivery.terms import LATE, Ask, Later, Move, Rendered, Report, Terms, Turn, batch_key
@@ -252,9 +252,9 @@ class _Run:
         reply = self._send(mine, prepared)
         if failpoint("S6") == "drop_reply":
             reply = Reply(Verdict.UNKNOWN, "reply_lost")
-        if repeated and reply.verdict is Verdict.REFUSED and self._clocks.own_s() - started_s > times.longest_call_s:
+        if repeated and self._clocks.own_s() - started_s > times.longest_call_s:
             # The repeat may have reached the provider after its window: then it says nothing about the first try.
-            reply = Reply(Verdict.UNKNOWN, "repeated_late")
+            reply = without_refusals(reply)
         self._requests += 1
         wait_s = retry.wait_s(mine.tries + 1, reply.retry_after_s, self._clocks.chance)
         return report_of(attempt, ordinals, reply, wait_s, repeated=repeated, shares=shares)

@@ -1,6 +1,7 @@
 """Which letters go into the next call, and what its reply means for each of them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from schemas.letters import Letter, Letters
@@ -90,6 +91,16 @@ def _outcome_of(verdict: Verdict, code: int, *, repeated: bool) -> Outcome:
         return Outcome(code or Outcome.PROVIDER_REFUSED)
     outcome = _OF_VERDICT[verdict]
     return Outcome.IN_DOUBT if repeated and outcome == Outcome.OPEN else outcome
+
+
+def without_refusals(reply: Reply) -> Reply:
+    """A reply whose refusals, of all or of some, prove nothing: whoever they name may have been accepted before."""
+    if reply.verdict is Verdict.REFUSED:
+        reply = Reply(Verdict.UNKNOWN, "repeated_late", exceptions=reply.exceptions)
+    unsure = {
+        o: (Verdict.UNKNOWN, 0, "") if said[0] is Verdict.REFUSED else said for o, said in reply.exceptions.items()
+    }
+    return replace(reply, exceptions=unsure)
 
 
 def report_of(

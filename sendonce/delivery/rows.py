@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.ids import message_id
-from schemas.ordinals import pack
+from schemas.ordinals import pack, unpack
 from schemas.outcomes import Outcome
 from schemas.tables import Attempt, Batch, OutboundMessage, Recipient
 from sendonce.control.finals import sends_final
@@ -24,8 +24,14 @@ def names_of(reader: Reader, key: bytes, batch: Batch, ordinals: Collection[int]
     return {person.ordinal: message_id(key, batch.campaign_id, person.recipient_id) for person in people}
 
 
-def attempt_row(batch: Batch, worker_id: str, report: Report, now: datetime, *, evidence: bool) -> Attempt:
-    ordinals = sorted(report.outcomes)
+def attempt_row(
+    batch: Batch, worker_id: str, report: Report, now: datetime, *, evidence: bool, earlier: Attempt | None = None
+) -> Attempt:
+    """The row of a finished request. earlier: what its first try left, if this one repeated those in doubt by it."""
+    outcomes: dict[int, int] = dict(report.outcomes)
+    if earlier is not None and earlier.outcomes is not None:
+        outcomes = {**dict(zip(unpack(earlier.ordinals), earlier.outcomes, strict=True)), **outcomes}
+    ordinals = sorted(outcomes)
     return Attempt(
         shard=batch.shard,
         campaign_id=batch.campaign_id,
@@ -42,7 +48,7 @@ def attempt_row(batch: Batch, worker_id: str, report: Report, now: datetime, *, 
         evidence=evidence,
         reason=report.reason or None,
         provider_ref=report.provider_ref,
-        outcomes=bytes(report.outcomes[ordinal] for ordinal in ordinals),
+        outcomes=bytes(outcomes[ordinal] for ordinal in ordinals),
     )
 
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from schemas.elements import RenderedBatch
 from schemas.ordinals import unpack
 from schemas.outcomes import Outcome
-from schemas.tables import AsideDoubt, Decision, Limit
+from schemas.tables import AsideDoubt, Decision, Limit, Suppression
 from sendonce.control.campaigns import begin_cancel
 from sendonce.control.event_payloads import Event
 from sendonce.control.events import record_events
 from sendonce.control.expiry import with_end
 from sendonce.control.outcomes import recipient_outcomes
 from sendonce.delivery import resolver
+from sendonce.delivery.letters import element_of
 from sendonce.delivery.protocol import aside
 from sendonce.delivery.resolver import Policy, decide
 from sendonce.delivery.sweeper import HELD_LOOKED_AT_EVERY, SweepMemory, sweep_lane
@@ -97,6 +99,46 @@ def test_a_message_on_record_names_the_request_that_was_beside(world: World) -> 
     decide(world.store, world.key, doubt, "assume", "ann", "", "rows", "d")
     (row,) = [row for row in world.outbound() if row.ordinal == 0]
     assert (row.attempt_id, row.provider, row.outcome) == (doubt.attempt_id, "fake", Outcome.ASSUMED)
+
+
+def rendered_for_others(world: World) -> RenderedBatch:
+    """As rendering makes it: whoever is in doubt beside the batch has no letter in it."""
+    reference = world.plan_one()
+    letters = world.letters(reference)
+    others = [letter for letter in letters.letters if world.batch().outcomes[letter.ordinal] == Outcome.OPEN]
+    return element_of(reference, replace(letters, letters=others), world.now())
+
+
+def test_who_is_open_again_and_unsubscribed_waits_for_the_next_rendering(world: World) -> None:
+    """Found by the simulator: a batch rendered without somebody in doubt beside it; a person had it sent again; then
+    they unsubscribed, and the owner gave up for want of a name."""
+    lost(world, 2, 0)
+    element = rendered_for_others(world)
+    decide(world.store, world.key, world.doubts()[0], "resend", "ann", "", "rows", "d")
+    gone = Suppression(world.people(world.batch())[0].address_key, "*", 16, world.now(), "test", "link")
+    world.store.transact(lambda tx: tx.put(gone), tag="test")
+    world.owner(world.sender(recipients=1)).deliver(element)
+    assert (world.kinds(), world.batch().state) == ("oa", "pending")
+    world.deliver(world.sender(recipients=1))
+    # The lost request may have reached them.
+    assert (world.kinds(), world.batch().state) == ("ua", "done")
+
+
+@pytest.mark.parametrize("end", ["cancel", "expiry"])
+def test_a_sweep_ends_a_batch_for_whoever_was_open_again_without_a_letter(world: World, end: str) -> None:
+    """Found by the simulator, as the one before: here the campaign was cancelled, or ended."""
+    lost(world, 2, 0)
+    element = rendered_for_others(world)
+    decide(world.store, world.key, world.doubts()[0], "resend", "ann", "", "rows", "d")
+    if end == "cancel":
+        begin_cancel(world.store, CAMPAIGN, "ann")
+    else:
+        over = with_end(world.campaign_row(), world.now())
+        world.store.transact(lambda tx: tx.put(over), tag="test")
+    world.owner(world.sender(recipients=1)).deliver(element)
+    assert (world.kinds(), world.batch().state) == ("oo", "pending")
+    world.sweep()
+    assert world.kinds() == ("uc" if end == "cancel" else "ur")
 
 
 def test_a_decision_may_come_while_the_batch_is_being_sent(world: World) -> None:

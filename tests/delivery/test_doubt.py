@@ -145,6 +145,40 @@ def test_a_late_refusal_proves_nothing_once_the_request_was_repeated(world: Worl
     assert world.kinds() == "a"
 
 
+def test_a_repeat_forgets_nobody_who_was_in_the_request(world: World) -> None:
+    """Found by the simulator: the repeat's row took the place of the first one's, with those in doubt alone."""
+    world.campaign([3])
+    unknown = {1: (Verdict.UNKNOWN, 0, ""), 2: (Verdict.REFUSED, int(Outcome.PROVIDER_REFUSED), "")}
+    world.deliver(world.sender([Scripted(Reply(Verdict.ACCEPTED, exceptions=unknown), accepts=(0,))], **IDEMPOTENT))
+    assert world.kinds() == "adr"
+    world.pass_s(1)
+    world.deliver(world.sender(**IDEMPOTENT), worker="w2")
+    assert world.kinds() == "aar"
+    (attempt,) = world.attempts()
+    assert unpack(attempt.ordinals) == [0, 1, 2]
+    assert attempt.outcomes == bytes((Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.PROVIDER_REFUSED))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kinds"),
+    [
+        (Reply(Verdict.REFUSED, outcome=int(Outcome.PROVIDER_REFUSED)), "dd"),
+        (Reply(Verdict.ACCEPTED, exceptions={1: (Verdict.REFUSED, int(Outcome.PROVIDER_REFUSED), "")}), "ad"),
+    ],
+    ids=["of all", "of some"],
+)
+def test_a_repeat_that_stood_still_past_the_providers_window_proves_by_no_refusal(
+    world: World, refusal: Reply, kinds: str
+) -> None:
+    """The provider had taken the first try, no longer knew its key, and refused the repeat as a new request."""
+    world.campaign([2])
+    world.deliver(world.sender([Scripted(Reply(Verdict.UNKNOWN, "timeout"), accepts=(0, 1))], **IDEMPOTENT))
+    world.pass_s(1)
+    late = Scripted(refusal, before=lambda _: world.pass_s(IDEMPOTENT["idempotency_window_s"]))
+    world.deliver(world.sender([late], **IDEMPOTENT), worker="w2")
+    assert (world.kinds(), world.batch().state) == (kinds, "in_doubt")
+
+
 @pytest.mark.parametrize(("kind", "kinds", "state"), [("assume", "uu", "done"), ("resend", "oo", "pending")])
 def test_a_person_decides_a_held_doubt_once(world: World, kind: str, kinds: str, state: str) -> None:
     world.campaign([2])

@@ -53,9 +53,9 @@ def proceed(
         return Turn(move, after, until=until, reason=reason)
 
     if campaign.state in ("cancelling", "cancelled"):
-        return end(closed(tx, mine, Outcome.CANCELLED, now, batches.CANCELLED), "cancelled")
+        return end(_closed(tx, mine, rendered, Outcome.CANCELLED, batches.CANCELLED), "cancelled")
     if is_over(campaign, mine, now):
-        return end(closed(tx, mine, Outcome.EXPIRED, now, batches.DONE), "expired")
+        return end(_closed(tx, mine, rendered, Outcome.EXPIRED, batches.DONE), "expired")
     refused = {o: outcome for o, outcome in rendered.outcomes.items() if mine.outcomes[o] == Outcome.OPEN}
     left_out = {**refused, **_struck(tx, mine, rendered)}
     mine = batches.apply(mine, {**left_out, **maybe_reached(tx, mine, left_out)})
@@ -130,12 +130,24 @@ def blocked_by(tx: Tx, terms: Terms, now: datetime, sender: health.Health | None
     return limits.Wait(now, stops[0].kind)
 
 
+def _closed(tx: Tx, mine: Batch, rendered: Rendered, outcome: Outcome, state: str) -> Batch:
+    """The batch with nobody open any more; or handed back, for a sweep to close, if somebody was in doubt beside it
+    when it was rendered and is open now: a final message needs its name."""
+    if all(ordinal in rendered.names for ordinal in batches.open_ordinals(mine)):
+        return closed(tx, mine, outcome, tx.now(), state)
+    return batches.waiting(mine, tx.now(), None)
+
+
 def _struck(tx: Tx, batch: Batch, rendered: Rendered) -> dict[int, Outcome]:
-    """Open ordinals whose address was suppressed after the batch was rendered."""
+    """Open ordinals whose address was suppressed after the batch was rendered.
+
+    Whoever was in doubt then has neither letter nor name in it, and waits for the next rendering.
+    """
 
     def open_people() -> list[Recipient]:
         people = tx.scan(Recipient, batch.shard, batch.campaign_id, batch.batch_no)
-        return [person for person in people if batch.outcomes[person.ordinal] == Outcome.OPEN]
+        is_open = [person for person in people if batch.outcomes[person.ordinal] == Outcome.OPEN]
+        return [person for person in is_open if person.ordinal in rendered.names]
 
     return suppressed_since(tx, open_people, rendered.lists, rendered.at - _CLOCK_MARGIN)
 

@@ -141,7 +141,9 @@ def advance(
     now = tx.now()
     report = not_both(tx, found, report)
     after = batches.apply(found, {o: outcome for o, outcome in report.outcomes.items() if outcome != Outcome.OPEN})
-    tx.put(attempt_row(found, worker_id, report, now, evidence=False))
+    repeated = found.permit_at != found.intent_at
+    earlier = tx.get(Attempt, *_place(found), report.attempt_id) if repeated else None
+    tx.put(attempt_row(found, worker_id, report, now, evidence=False, earlier=earlier))
     unsent = [ordinal for ordinal, outcome in report.outcomes.items() if outcome == Outcome.OPEN]
     assert found.permit_at is not None
     scopes = settled_permits(tx, scopes, report, report.outcomes, found.permit_at)
@@ -185,6 +187,10 @@ def _reported_before(
     if isinstance(ask, Ask) and found.attempt_id == ask.attempt_id:
         return Turn(Move.GO, found)
     return proceed(tx, terms, found, found, rendered, ask, scopes, None)
+
+
+def _place(batch: Batch) -> tuple[int, str, int]:
+    return batch.shard, batch.campaign_id, batch.batch_no
 
 
 def _fenced(tx: Tx, mine: Batch, worker_id: str, report: Report | None) -> Turn:
