@@ -6,7 +6,7 @@ attempts: the first was not sent, the second accepted.
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -187,8 +187,8 @@ class World:
     def records(self) -> Records:
         return Records({kind: list(rows) for kind, rows in self.rows.items()})
 
-    def judge(self, *, ended: bool = True, requests: Sequence[Arrivals] | None = None) -> Findings:
-        return judge(self.records(), self.letters, now=NOW, ended=ended, requests=requests)
+    def judge(self, *, ended: bool = True, **seen: Any) -> Findings:
+        return judge(self.records(), self.letters, now=NOW, ended=ended, **seen)
 
 
 INTENT = {
@@ -293,6 +293,16 @@ def test_a_letter_of_an_attempt_that_only_a_decision_or_a_message_row_remembers_
     assert world.judge().count("phantoms") == 1
     world.rows[Decision] = [Decision("d", "spring", "assume", second(1), "policy", 0, "A0", ordinals.pack([0]), "24 h")]
     assert world.judge().violations == []
+
+
+def test_whoever_saw_intents_knows_of_attempts_that_left_no_row_and_when_they_began(world: World) -> None:
+    attempt = world.rows[Attempt].pop(0)
+    world.change(OutboundMessage, 0, attempt_id=None)
+    assert world.judge().count("phantoms") == 1
+    assert world.judge(intended={"A0": attempt.started_at}).violations == []
+    world.change(Campaign, state="cancelling", changed_at=second(1.2))
+    assert world.judge(ended=False, intended={"A0": T0, "B1": second(1.3)}).broken == {"I9"}
+    assert world.judge(ended=False, intended={"A0": T0, "B1": second(1.1)}).violations == []
 
 
 def test_phantom_a_letter_for_nobody(world: World) -> None:

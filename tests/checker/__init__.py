@@ -21,7 +21,7 @@ was lifted again, limits that were changed on the way.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -60,6 +60,7 @@ def judge(
     ended: bool = False,
     requests: Iterable[Arrivals] | None = None,
     late_requests: Collection[str] = (),
+    intended: Mapping[str, datetime] | None = None,
 ) -> Findings:
     """Every violation in a store and what the provider took (`letters`).
 
@@ -67,8 +68,9 @@ def judge(
     requests: arrivals with their times, if something saw more of them than `letters` still shows (a repeated request
     replaces a file of the outbox). late_requests: attempts that are known to have stood still between the owner's last
     check and the first byte. Nothing can hold a limit for those, and a decision that they did not know of counts.
+    intended: when attempts were first intended, by store time, if something saw it; else the time in their ids helps.
     """
-    case = Case(records, letters, frozenset(late_requests))
+    case = Case(records, letters, frozenset(late_requests), intended)
     if requests is None:
         requests = [
             Arrivals(one.campaign_id, one.at, 1, one.provider, one.message_id)

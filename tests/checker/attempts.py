@@ -7,7 +7,7 @@ from datetime import datetime
 from schemas import ordinals
 from schemas.outcomes import KIND_OF, Outcome
 from schemas.tables import Attempt
-from tests.checker.case import CLOCK_GRAIN, MAY_HAVE_ARRIVED, Case, Place, Violation, first_began, name_of
+from tests.checker.case import CLOCK_GRAIN, MAY_HAVE_ARRIVED, Case, Place, Violation, name_of
 from tests.evidence import Arrival
 
 # A retry opens only whoever was refused: it excuses no second acceptance.
@@ -78,18 +78,21 @@ def _may_be_accepted(attempt: Attempt) -> frozenset[int]:
 def _knows(case: Case, place: Place, attempt_id: str) -> bool:
     """True if the store has a trace of this attempt for this recipient, whatever became of it.
 
-    A doubt that was settled without a reply leaves no finished attempt: its decision, or the message's row, names it.
+    A doubt that was settled without a reply leaves no finished attempt: its decision, or the message's row, names it,
+    or somebody saw its intent.
     """
     covered = [row.ordinals for row in case.attempts.get(place[:2], ()) if row.attempt_id == attempt_id]
     covered += [intent.ordinals for intent in case.open_intents(place[:2]) if intent.attempt_id == attempt_id]
-    if covered:
-        return any(place[2] in ordinals.unpack(bits) for bits in covered)
-    row = case.messages.get(case.message_id[place])
-    return bool(row and row.attempt_id == attempt_id) or any(
+    # Who was settled by proof before a repeat is not in the repeat's row.
+    decided = any(
         decision.attempt_id == attempt_id and place[2] in ordinals.unpack(decision.ordinals or b"")
         for decision in case.decisions.get(place[0], ())
         if decision.batch_no == place[1]
     )
+    if covered:
+        return decided or any(place[2] in ordinals.unpack(bits) for bits in covered)
+    row = case.messages.get(case.message_id[place])
+    return decided or attempt_id in case.intended or bool(row and row.attempt_id == attempt_id)
 
 
 def _row_of(case: Case, place: Place, attempt_id: str) -> Attempt | None:
@@ -114,7 +117,7 @@ def _began(case: Case, place: Place, letter: Arrival) -> datetime | None:
     attempt = _row_of(case, place, letter.attempt_id)
     if attempt is None or case.is_open(place, letter.attempt_id):
         return None
-    return first_began(attempt)
+    return case.began(attempt)
 
 
 def letters_were_intended(case: Case) -> Iterator[Violation]:

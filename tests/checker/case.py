@@ -1,7 +1,7 @@
 """The evidence of one run, arranged by who asks for it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -83,8 +83,15 @@ class Intent:
 
 
 class Case:
-    def __init__(self, records: Records, letters: Sequence[Arrival], late_requests: frozenset[str]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        letters: Sequence[Arrival],
+        late_requests: frozenset[str],
+        intended: Mapping[str, datetime] | None = None,
+    ) -> None:
         self.late_requests = late_requests
+        self.intended = intended or {}
         self.records = records
         self.letters = letters
         # Until a snapshot is sealed it makes no promise.
@@ -122,6 +129,10 @@ class Case:
         self.decisions: dict[str, list[Decision]] = defaultdict(list)
         for decision in records.of(Decision):
             self.decisions[decision.campaign_id].append(decision)
+
+    def began(self, attempt: Attempt) -> datetime:
+        """When an attempt's intent was first written: as somebody saw it, or as well as the store still knows."""
+        return self.intended.get(attempt.attempt_id) or first_began(attempt)
 
     def campaign_of(self, request: Arrivals) -> Campaign | None:
         """The campaign of a request, None if there is no such."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from schemas import ordinals
 from schemas.outcomes import KIND_OF, REASON_OF, Outcome
 from schemas.tables import Batch, Decision, OutboundMessage, Suppression
-from tests.checker.case import Case, Place, Violation, first_began
+from tests.checker.case import Case, Place, Violation
 from tests.evidence import Records
 
 _REFUSALS = {REASON_OF[outcome] for outcome in Outcome if KIND_OF[outcome] == "refused"}
@@ -52,7 +52,7 @@ def nothing_after_a_stop(case: Case) -> Iterator[Violation]:
     stopped_since = _stops(case)
     for key, attempts in case.attempts.items():
         for attempt in attempts:
-            began = first_began(attempt)
+            began = case.began(attempt)
             where = f"{key[0]} batch {key[1]} attempt {attempt.attempt_id}"
             if key[0] in stopped_since and began > stopped_since[key[0]]:
                 yield Violation("I9", where, f"began after its campaign was stopped at {stopped_since[key[0]]}")
