@@ -10,12 +10,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
 
-.PHONY: help demo cloud test check format chaos bench emulators lock clean
+.PHONY: help demo cloud test check format chaos simulate bench emulators lock clean
 
 help: ## this list
 	@echo "Sendonce. Commands:"
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS=$$'\t' read -r name words; do printf '  make %-9s %s\n' "$$name" "$$words"; done
-	@echo "Options: DEMO_ARGS='--fresh', TEST_ARGS='tests/rendering -x', CHAOS_ARGS='--seed 7', BENCH_ARGS='--large'"
+	@echo "Options: DEMO_ARGS='--fresh', TEST_ARGS='tests/rendering -x', CHAOS_ARGS='--seed 7', SIM_ARGS='--seeds 10000', BENCH_ARGS='--large'"
 
 demo: $(VENV)/.local ## install, make a campaign of 20,000, send it into a folder, count every outcome
 	@echo "== the demo (the command sendonce is $(BIN)/sendonce)"
@@ -37,6 +37,9 @@ format: $(VENV)/.dev ## put imports and layout in order
 
 chaos: $(VENV)/.dev ## kill sending processes again and again; nothing may be lost or sent twice
 	@$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+simulate: $(VENV)/.dev ## play the delivery core through random histories with faults; each must keep every invariant
+	@$(BIN)/python -m tests.simulator $(SIM_ARGS)
 
 bench: $(VENV)/.dev ## measure: the pipeline beside a raw loop, load, permits, limits; writes docs/benchmarks.md
 	@$(BIN)/python -m benchmarks.report $(BENCH_ARGS)

@@ -17,7 +17,8 @@ resend know a repeat by its key; what others leave in doubt is looked up there a
 by the fallback, and by the first one after that, and none by both. --live: the processes are `sendonce run
 --subscription` on the Pub/Sub emulator, and campaigns begin by `start` triggers, published several times and out of
 order: each must have been followed, and none may be left. --outages: besides, the store and Pub/Sub fall silent for 5
-to 20 s, connections to the store end, calls and answers are lost on the way.
+to 20 s, connections to the store end, calls and answers are lost on the way. --bug: every process lacks one guard of
+the protocol (`tests/bugs.py`), so this must end with 1.
 
 Standard error tells how it goes; with --json the last line of standard output is one JSON object. Exit code 0: all
 kills were done, everything ended, nothing is wrong; or the gcloud SDK has no emulator, said in one line. 1: otherwise;
@@ -27,6 +28,7 @@ meet is up to the machine.
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
@@ -39,14 +41,17 @@ from types import FrameType
 
 from sendonce import failpoints
 from tests import emulated
+from tests.bugs import BUGS
 from tests.chaos.failover import Failover
-from tests.chaos.ground import CommandFailed, Ground, Load, load_for
+from tests.chaos.ground import ROOT, CommandFailed, Ground, Load, load_for
 from tests.chaos.outages import Outages
 from tests.chaos.place import Place, SpannerPlace, SqlitePlace
 from tests.chaos.provider import KINDS, OutboxProvider, Provider, Providers, ServedProvider
 from tests.chaos.run import Run, Verdict
 from tests.chaos.triggers import Publisher, Starts
 from tests.providers.proxy import Proxy
+
+BUGGED = Path(__file__).parent / "bugged"
 
 
 def main() -> int:
@@ -86,6 +91,8 @@ def _run(options: argparse.Namespace, folder: Path, load: Load, stack: ExitStack
         place = SpannerPlace(spanner.address, proxy.address if proxy else spanner.address)
     providers = _providers(options, folder, chance)
     environment = {"PUBSUB_EMULATOR_HOST": pubsub.address} if pubsub else {}
+    if options.bug is not None:
+        environment |= {"CHAOS_BUG": options.bug, "PYTHONPATH": f"{BUGGED}{os.pathsep}{ROOT}"}
     ground = Ground(folder, load, chance, place, providers, environment)
     stack.callback(providers.stop)
     providers.start()
@@ -139,6 +146,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--outages", type=_at_least(0), default=0, help="of the store and of Pub/Sub, besides the kills"
     )
+    parser.add_argument("--bug", choices=BUGS, help="take this guard of the protocol away from every process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=0.0, help="give up after so many seconds")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
