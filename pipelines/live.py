@@ -27,11 +27,11 @@ from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES
 from sendonce.config import ConfigFault
 from sendonce.control.faults import JobFault
-from sendonce.control.jobs import BEATS_S, JobRow, forget_old_jobs, new_job_id, seen_jobs
+from sendonce.control.jobs import Heartbeat, JobRow, forget_old_jobs, new_job_id, seen_jobs
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.lanes import running_lanes
 from sendonce.delivery.outlook import left_to_do
-from sendonce.stores.base import StoreError, StoreUnavailable
+from sendonce.stores.base import StoreError
 from sendonce.stores.opening import shared_store
 from sendonce.stores.spanner_opening import EMULATOR
 from transforms.worker import WorkerSpec
@@ -120,6 +120,8 @@ class _Live:
         self._lanes = list(running_lanes(self._store, lanes).values())
         topics = [graph.topic for graph in self._graphs]
         self._row = JobRow(self._store, job_id, lanes, subscription=subscription, topics=topics)
+        # A job that nobody hears of must not seem to live, nor seem dead: such a fault ends it.
+        self._heart = Heartbeat(self._row, self._stopping, self._facts, self._hear)
         self._intake = Intake(self._store, subscription, self._wake, self._hear, on_bad=self._tell, queue=self._first)
 
     def run(self, stop: threading.Event) -> LiveReport:
@@ -132,7 +134,7 @@ class _Live:
                 self._intake.start()
                 for graph in self._graphs:
                     graph.start()
-                threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+                self._heart.start()
                 while not stop.wait(LOOK_S) and not self._faults:
                     continue
             finally:
@@ -168,6 +170,7 @@ class _Live:
             thread.start()
         for thread in ending:
             thread.join(max(0.0, until_s - time.monotonic()))
+        self._heart.end()
         self._last(lambda: self._row.beat("ended", **self._facts()))
 
     def _last(self, work: Callable[[], Result]) -> Optional[Result]:
@@ -184,17 +187,6 @@ class _Live:
     def _tell(self) -> None:
         """There may be notices to publish; any of the workers does it."""
         self._first.worker.notices.look()
-
-    def _beat(self) -> None:
-        """In a thread of its own: a store that is silent must not hold up a stop."""
-        while not self._stopping.wait(BEATS_S / 2):
-            try:
-                self._row.beat("running", **self._facts())
-            except StoreUnavailable:
-                continue
-            except Exception as fault:  # a job that nobody hears of must not seem to live, nor seem dead
-                self._hear(fault)
-                return
 
     def _facts(self) -> dict[str, Any]:
         return {

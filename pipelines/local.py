@@ -23,7 +23,7 @@ from pipelines.campaign import CampaignOptions, Ports, build
 from pipelines.quiet import errors_kept_back
 from schemas.elements import PRIORITIES, Tick, TriggerMessage
 from sendonce.config import ConfigFault
-from sendonce.control.jobs import JobRow, new_job_id
+from sendonce.control.jobs import Heartbeat, JobRow, new_job_id
 from sendonce.delivery.halting import release_senders
 from sendonce.delivery.outlook import Left, left_to_do
 from sendonce.delivery.sweeper import SweepMemory, sweep_lane
@@ -69,28 +69,34 @@ def run_bounded(
     triggers: Sequence[TriggerMessage] = (),
     stop: threading.Event | None = None,
     progress: Callable[[Round], None] = lambda round: None,
+    job_id: str | None = None,
 ) -> RunReport:
     """Work until nothing is open in these lanes (or for one round), then say how it ended.
 
     triggers: applied in the first round; their message ids tell them apart. stop: when it is set, nothing new is
-    claimed, requests in flight end, the rest goes back to the store, and the run returns. Raises StoreRefused when the
-    store will not do, StoreUnavailable when it stays away, ConfigFault when it holds no lanes. Whatever was in flight
-    then is found by its lease.
+    claimed, requests in flight end (within a lane's request_timeout_s, or answer_s more), the rest goes back to the
+    store, and the run returns. job_id: what it is called in the store, for who wants to know before it begins. Raises
+    StoreRefused when the store will not do, StoreUnavailable when it stays away, ConfigFault when it holds no lanes.
+    Whatever was in flight then is found by its lease.
     """
     stop = stop or threading.Event()
-    spec = WorkerSpec(store_url, new_job_id(), tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
+    named = job_id or new_job_id()
+    spec = WorkerSpec(store_url, named, tuple(lane for lane in PRIORITIES if lane in lanes), can_wait=False)
     worker = worker_for(spec)
     worker.stopping = stop
     results: dict[str, TriggerResult] = {}
     # A bundle that runs again finds its triggers applied: what became of them the first time counts.
     worker.on_trigger = lambda result: results.setdefault(result.message_id, result)
     job = _Job(worker, spec)
+    heart = Heartbeat(job.row, stop)
     release_senders(worker.store, {name for lane in worker.lanes().values() for name in lane.lane.senders()})
+    heart.start()
     try:
         report = _rounds(job, list(triggers), once, stop, progress)
         return replace(report, triggers=tuple(results.values()))
     finally:
         worker.end_threads()
+        heart.end()
         with suppress(StoreError):
             job.row.beat("ended")
 
@@ -143,7 +149,6 @@ class _Job:
 
     def look(self) -> Left:
         """Sweep what needs no owner, then see what is left. Cheap: no pipeline runs for it."""
-        self.row.beat("running")
         lanes = self._worker.lanes()
         for lane in lanes.values():
             memory = self._worker.sweep_memories.setdefault(lane.terms.lane, SweepMemory())

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sendonce.cli.output import counted, duration, err, moment, number, out, print_json, state_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
-from sendonce.cli.status import silent_text
+from sendonce.cli.status import silent_text, stopping_text
 from sendonce.control import campaigns
 from sendonce.control.campaigns import CANCELLING, READY, RUNNING, Change
 from sendonce.control.expiry import NEVER, end_of, read_end, with_end
@@ -165,6 +165,8 @@ def resume(session: Session, campaign: str) -> None:
         hint = f"It starts {moment(change.starts_at)}, as before."
     elif jobs.silent:
         hint = silent_text(jobs)
+    elif jobs.stopping and not jobs.count:
+        hint = f"{stopping_text(lane)}."
     _tell(session, change, hint)
 
 

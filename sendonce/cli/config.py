@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 import orjson
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -74,27 +75,32 @@ def apply(session: Session, dry_run: bool) -> None:
         out().print("Nothing was written.", style="dim")
 
 
-def _changes(changes: list[ConfigChange]) -> Table:
-    """A line for each field that changes; what is new or goes, whole."""
-    made = table("", "what", "field", "before", "after")
+def _changes(changes: list[ConfigChange]) -> RenderableType:
+    """A line for each field that changes; what is new or goes, whole, below: it needs the room."""
+    made, whole = table("", "what", "field", "before", "after"), Table.grid(padding=(0, 2))
+    for name in ("action", "what"):
+        whole.add_column(name, no_wrap=True)
+    for column in made.columns[:3]:
+        column.no_wrap = True
     for change in changes:
         action, what = change.action, change.what
-        for field, before, after in change.fields() if change.before and change.after else [_whole(change)]:
+        if not (change.before and change.after):
+            whole.add_row(action, what, Text(_whole(change)))
+            continue
+        for field, before, after in change.fields():
             made.add_row(action, what, field, Text(before or "-"), Text(after or "-"))
             action = what = ""
-    return made
+    return Group(*(part for part in (made, whole) if part.row_count))
 
 
-def _whole(change: ConfigChange) -> tuple[str, str, str]:
+def _whole(change: ConfigChange) -> str:
+    """What is new as it is, or what goes as it was."""
     if change.what.startswith(("limit ", "guard ", "letters ", "topic ")):
-        return "", change.before, change.after
-    words = [
-        ", ".join(
-            f"{name} {value}" for name, *values in change.fields() if (value := values[side]) not in ("", "false")
-        )
-        for side in (0, 1)
-    ]
-    return "", words[0], words[1]
+        return change.after or change.before
+    side = 1 if change.after else 0
+    return ", ".join(
+        f"{name} {value}" for name, *values in change.fields() if (value := values[side]) not in ("", "false")
+    )
 
 
 def _as_json(change: ConfigChange) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sendonce.control.jobs import SeenJob, seen_jobs
 
 _SHOWN: Final = timedelta(days=1)
 _ENDED_SHOWN: Final = 10
-_STYLES: Final = {"running": "bold blue", "silent": "bold red", "ended": "dim"}
+_STYLES: Final = {"running": "bold blue", "stopping": "yellow", "silent": "bold red", "ended": "dim"}
 
 
 @click.command()
@@ -21,14 +21,15 @@ _STYLES: Final = {"running": "bold blue", "silent": "bold red", "ended": "dim"}
 def jobs(session: Session, all_: bool) -> None:
     """Jobs that work on this store: on which lanes, since when, and when each was last heard of.
 
-    A job that lives says so every few seconds. One that is silent was killed or has lost the store; what it had in
-    hand is found by its leases, and any other job goes on with it. Of those that ended the last ten are shown.
+    A job that lives says so every few seconds, also while it is stopping: then what it has in flight ends first. One
+    that is silent was killed or has lost the store; what it had in hand is found by its leases, and any other job goes
+    on with it. Of those that ended the last ten are shown.
 
     \b
-    With --json, a list: job, state (running, silent, ended), lanes, host, pid,
-    version, started_at, heartbeat_at, silent_s, and facts: what the job said
-    of itself (subscription, triggers_applied, triggers_ignored, triggers_bad,
-    restarts, and the pids of lane_processes). Times are UTC.
+    With --json, a list: job, state (running, stopping, silent, ended), lanes,
+    host, pid, version, started_at, heartbeat_at, silent_s, and facts: what the
+    job said of itself (subscription, triggers_applied, triggers_ignored,
+    triggers_bad, restarts, and the pids of lane_processes). Times are UTC.
     """
     found = session.store.read(lambda reader: seen_jobs(reader, since=None if all_ else _SHOWN))
     if session.as_json:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sendonce.cli.looks import Looks
 from sendonce.cli.output import counted, duration, moment, number, out, print_json, table
+from sendonce.cli.senders import awaited_text, health_text
 from sendonce.cli.session import Session, with_session_whose_json_is
 from sendonce.cli.status import stop_text
 from sendonce.config import lanes_in
@@ -56,6 +57,9 @@ def lanes(session: Session, watch: bool, every_s: float) -> None:
                         of a sender, in the lanes that go by it now
       waiting           reason, recipients, scope, limit, until
       stops             scope, kind, reason, since, until, mend
+      awaiting_answers  of a lane, requests that take longer than a request may:
+                        lane, sender, requests, letters, since, and answer_s
+                        (for how long they are waited for)
     Times are UTC. What has no limit, or no end by itself, is null.
     """
     lanes_in(session.store)  # a store without lanes says how to get them
@@ -126,8 +130,11 @@ def _notes(scope: ScopeUse, at: datetime) -> list[str]:
     if scope.sender_now != scope.sender:
         notes.append(f"{name}: goes by its fallback {scope.sender_now} until sender {scope.sender} can send again")
     notes += [stop_text(stop) for stop in scope.stops]
+    if scope.health is not None and scope.health.probe_due:
+        notes.append(health_text(scope.health))
     if scope.scope.startswith("lane:"):
         notes += [f"{name}: {_waiting(waiting)}" for waiting in scope.waiting]
+        notes += [f"{name}: {awaited_text(one)}" for one in scope.awaiting]
     return notes
 
 

@@ -5,22 +5,27 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import click
+import orjson
 
 from sendonce.cli.beam import live_runner, local_runner
+from sendonce.cli.main import FAILED
 from sendonce.cli.output import counted, duration, err, out, print_json
 from sendonce.cli.senders import health_text
 from sendonce.cli.session import Session, Unfinished, WrongCall, with_session
 from sendonce.cli.triggers import all_taken, read_triggers, tell_triggers, triggers_as_json
 from sendonce.cli.watching import Watch
 from sendonce.config import LANE_NAMES, ConfigFault, check_environment, read_lanes
+from sendonce.control.jobs import new_job_id
 from sendonce.control.sender_health import SenderHealth, unwell_senders
 
+# What a live job's stop takes at most.
+STOPS_S: Final = 30
 _WAITS = {
     "held": "doubts wait for a person: `sendonce doubts list`",
     "in_doubt": "doubts wait for proof, or for their lane's policy: `sendonce doubts list`",
@@ -49,8 +54,10 @@ _WAITS = {
 def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscription: str | None) -> None:
     """Send what is due, until nothing is left open; with a subscription, until it is stopped.
 
-    Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. Whatever
-    happens to it, the next run goes on where this one stopped. Exit code 1 if something is left or a trigger was bad.
+    Any number of these may run on one store. Ctrl-C ends what is in flight and stops; so does SIGTERM. With a
+    subscription that takes 30 s at most; without one as long as the answers take, a mail server's in bulk 10 minutes.
+    Once more stops at once, and leaves in doubt what is in flight. Whatever happens to it, the next run goes on where
+    this one stopped. Exit code 1 if something is left or a trigger was bad.
     """
     try:
         chosen = read_lanes(lanes)
@@ -66,9 +73,10 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscri
     messages = read_triggers(triggers) if triggers else []
     store = session.store
 
-    with stop_signals() as stop, Watch(store, lanes=chosen) as watch:
+    job_id = new_job_id()
+    with stop_signals(as_json=session.as_json) as stop, Watch(store, lanes=chosen, job_id=job_id, stop=stop) as watch:
         report = local_runner().run_bounded(
-            store.url, lanes=chosen, once=once, triggers=messages, stop=stop, progress=watch.round
+            store.url, lanes=chosen, once=once, triggers=messages, stop=stop, progress=watch.round, job_id=job_id
         )
 
     unwell = store.read(lambda reader: unwell_senders(reader, chosen)) if report.unfinished else []
@@ -95,7 +103,7 @@ def run(session: Session, once: bool, lanes: str, triggers: Path | None, subscri
 def _run_live(session: Session, lanes: tuple[str, ...], subscription: str) -> None:
     store = session.store
     runner = live_runner()
-    with stop_signals() as stop, Watch(store, lanes=lanes):
+    with stop_signals(as_json=session.as_json, within=f"within {STOPS_S} s") as stop, Watch(store, lanes=lanes):
         words = f"Live: triggers from {subscription}. Ctrl-C stops."
         report = runner.run_live(
             store.url,
@@ -158,19 +166,44 @@ def _tell(report: Any, unwell: list[SenderHealth]) -> None:
 
 
 @contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a run ends what is in flight. The second signal interrupts."""
+def stop_signals(*, as_json: bool = False, within: str = "") -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that a run ends what is in flight. The second signal ends the process.
+
+    within: how long a stop takes at most, in words. as_json: whether the second one's answer is a document.
+    """
     stop = threading.Event()
+    ends = f"ends first, {within}" if within else "ends first"
 
     def ask(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt
+            _end_at_once(as_json)
         stop.set()
-        err().print("Stopping: what is in flight ends first. Once more stops at once.", style="yellow")
+        err().print(
+            f"Stopping: what is in flight {ends}. Once more stops at once, and leaves it in doubt.",
+            style="yellow",
+            soft_wrap=True,
+        )
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        # Once somebody has asked, the process is ending, and "once more" holds until it has.
+        for number, handler in before.items() if not stop.is_set() else ():
             signal.signal(number, handler)
+
+
+def _end_at_once(as_json: bool) -> None:
+    """End the process, whatever its threads wait for: an exception would wait for them on its way out.
+
+    Written past the buffers of Python, which may be in use by what the signal came between.
+    """
+    words = (
+        "Stopped at once: what was in flight comes into doubt when its lease ends. `sendonce run` goes on from here."
+    )
+    with suppress(OSError):
+        cursor = "\x1b[?25h\n" if os.isatty(2) else ""  # the bars hide it
+        os.write(2, f"{cursor}{words}\n".encode())
+        if as_json:
+            os.write(1, orjson.dumps({"error": {"reason": "stopped", "message": words}}) + b"\n")
+    os._exit(FAILED)

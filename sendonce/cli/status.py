@@ -16,6 +16,7 @@ from sendonce.cli.output import (
     counted,
     duration,
     fitting_table,
+    joined,
     kind_text,
     moment,
     number,
@@ -25,7 +26,7 @@ from sendonce.cli.output import (
     state_text,
     table,
 )
-from sendonce.cli.senders import health_text
+from sendonce.cli.senders import awaited_text, health_text
 from sendonce.cli.session import Session, WrongCall, with_session, with_session_whose_json_is
 from sendonce.cli.words import reason_words, wait_words
 from sendonce.control.campaigns import CANCELLING, COMPLETED, ENDED, RUNNING
@@ -201,12 +202,12 @@ def _pace(found: Status) -> Text:
     elif found.starts_at:
         pieces.append(f"starts {moment(found.starts_at)}, in {duration(found.starts_in_s)}")
     elif (start := start_of(found.campaign)) is not None:
-        pieces.append(f"started {moment(start)}")
+        pieces.append(f"{'submitted' if start == found.campaign.started_at else 'started'} {moment(start)}")
     if not found.campaign.finished_at and (end := end_of(found.campaign)) is not None:
         pieces.append(f"expires {moment(end)}")
     if not found.starts_at:
         pieces.append(f"active {duration(found.active_s)}")
-    return Text(" · ".join(pieces), "dim")
+    return joined(pieces, out().width, "dim")
 
 
 def _retries(retries: Retried) -> Text:
@@ -278,6 +279,10 @@ def silent_text(jobs: Jobs) -> str:
     return f"A job was last heard of {duration(jobs.heard_s)} ago; if it was killed, `sendonce run` goes on."
 
 
+def stopping_text(lane: str) -> str:
+    return f"The job of the lane {lane} is stopping: what it has in flight ends first. Then `sendonce run` goes on"
+
+
 def _hints(found: Status) -> list[str]:
     """What keeps the campaign from going on, and what a person can do about it."""
     name, batches = found.campaign.campaign_id, found.counts.batches
@@ -287,6 +292,7 @@ def _hints(found: Status) -> list[str]:
         for reason, count in found.counts.waiting.items()
         if reason != found.campaign.state and not (moved and reason in MOVES)
     ]
+    hints += [awaited_text(one) for one in found.awaited]
     hints += [stop_text(stop) for stop in found.stops if stop.scope != f"sender:{found.sender}"]
     if found.health.state != WELL and found.campaign.state not in ENDED:
         hints.append(health_text(found.health))
@@ -321,6 +327,8 @@ def _hints(found: Status) -> list[str]:
         hints.append(f"Takes sends until {moment(day_ends(found.campaign))}, then ends by itself")
     if moves and found.starts_at is not None and not found.jobs.count:
         hints.append(f"A job of the lane {found.campaign.priority} must run then: `sendonce run`")
+    elif moves and not found.jobs.count and found.jobs.stopping:
+        hints.append(stopping_text(found.campaign.priority))
     elif moves and not found.jobs.count:
         hints.append(f"No job of the lane {found.campaign.priority} is running: `sendonce run`")
     elif moves and found.jobs.silent:

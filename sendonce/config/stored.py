@@ -130,6 +130,12 @@ def sender_in(reader: Reader, name: str) -> SenderSettings | None:
     return _parse(_SENDER, row) if row is not None else None
 
 
+def lane_in(reader: Reader, name: str) -> Lane | None:
+    """One lane as it was applied; None for one that the store does not hold."""
+    row = reader.get(Setting, "lane", name)
+    return _parse(_LANE, row) if row is not None else None
+
+
 def applied_revision(reader: Reader) -> str:
     """Names what was applied last, so that a job can tell whether it works by old settings; empty before `init`."""
     row = reader.get(Setting, *_REVISION)

@@ -6,7 +6,7 @@ from typing import Any, Final, Optional
 
 import orjson
 
-from schemas.tables import Switch
+from schemas.tables import Setting, Switch
 from sendonce.control.stops import MENDS, mend_of, senders_of
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader
@@ -20,7 +20,8 @@ class SenderHealth:
     """state: `well`, `failing` (still sending), `throttled`, `breaker_open`, `halted`.
 
     reason: the adapter's word. since: when this began. until: when `throttled` ends by itself. failures: in a row.
-    next_probe: when one request tries an open breaker; probing: one is out, and the next goes only if its owner dies.
+    next_probe: when one request tries an open breaker; probing: one is out, and the next goes only if its owner dies;
+    probe_due: that time has come. fallbacks: by which letters go instead once the breaker is open.
     mend: what a person can do; empty when there is nothing to do.
     """
 
@@ -33,6 +34,8 @@ class SenderHealth:
     next_probe: Optional[datetime] = None
     probing: bool = False
     mend: str = ""
+    probe_due: bool = False
+    fallbacks: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +47,7 @@ class SenderHealth:
             "failures": self.failures,
             "next_probe": utc_text_or_none(self.next_probe),
             "probing": self.probing,
+            "probe_due": self.probe_due,
             "mend": self.mend,
         }
 
@@ -54,6 +58,7 @@ def sender_health(reader: Reader, sender: str, now: datetime) -> SenderHealth:
     if row is None or row.kind == "stopped" or (row.kind == "throttled" and row.until_at and row.until_at <= now):
         return SenderHealth(sender, WELL)
     state = _STATES.get(row.kind, row.kind)
+    lasts = row.until_at is not None and row.until_at > now
     return SenderHealth(
         sender=sender,
         state=state,
@@ -62,9 +67,18 @@ def sender_health(reader: Reader, sender: str, now: datetime) -> SenderHealth:
         until=row.until_at if state == "throttled" else None,
         failures=int(orjson.loads(row.detail).get("failures", 0)),
         next_probe=row.until_at if state == "breaker_open" else None,
-        probing=row.kind == "probing" and row.until_at is not None and row.until_at > now,
+        probing=row.kind == "probing" and lasts,
         mend=mend_of(row.reason) if state == "halted" else MENDS.get(row.reason, ""),
+        probe_due=state == "breaker_open" and not lasts,
+        fallbacks=_fallbacks(reader, sender),
     )
+
+
+def _fallbacks(reader: Reader, sender: str) -> tuple[str, ...]:
+    """The second senders of the lanes whose own this is."""
+    lanes = [orjson.loads(row.value) for row in reader.scan(Setting, "lane")]
+    found = {str(lane["fallback"]) for lane in lanes if lane["sender"] == sender and lane.get("fallback") is not None}
+    return tuple(sorted(found))
 
 
 def unwell_senders(reader: Reader, lanes: tuple[str, ...]) -> list[SenderHealth]:

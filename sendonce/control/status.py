@@ -1,6 +1,6 @@
 """What people and machines are told about a campaign: one record, made from the store as it is now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Optional
 
@@ -10,13 +10,15 @@ from sendonce.control.campaigns import ENDED, LOADING, RUNNING
 from sendonce.control.decisions import Decided, decided
 from sendonce.control.expiry import end_of
 from sendonce.control.faults import UnknownCampaign
-from sendonce.control.jobs import BEATS_S, seen_jobs
+from sendonce.control.in_flight import Awaited, awaited, in_flight, sender_seen
+from sendonce.control.jobs import BEATS_S, STOPPING, seen_jobs
+from sendonce.control.jobs import RUNNING as RUNS
 from sendonce.control.notices import late_notices
 from sendonce.control.progress import Counts, active_seconds, count, count_reasons, estimate, quick_count
 from sendonce.control.rounds import Retried, retried
 from sendonce.control.schedule import start_of, starts_later
 from sendonce.control.sender_health import SenderHealth, sender_health
-from sendonce.control.stops import Stop, fallback_of, sender_now, sender_of, stops_of
+from sendonce.control.stops import Stop, fallback_of, sender_of, stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.moments import utc_text_or_none
 from sendonce.stores.base import Reader, Store
@@ -24,10 +26,12 @@ from sendonce.stores.base import Reader, Store
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many jobs there are, and how many seconds ago one of them was last heard of; None without any."""
+    """How many jobs there are, and how many seconds ago one of them was last heard of; None without any. stopping: how
+    many more only end what they have in flight."""
 
     count: int
     heard_s: Optional[float]
+    stopping: int = 0
 
     @property
     def silent(self) -> bool:
@@ -42,8 +46,9 @@ class Status:
     active_s: time from the first work on, without pauses. jobs: running jobs that serve its lane. reasons: recipients
     by the reason of their outcome. stops: what keeps its lane or sender from sending. sender_now: another one while the
     lane goes by its fallback. health: of its sender. late_notices: kinds of notices of the whole store, that wait for
-    longer than they should. decided: how its doubts were settled. oldest_due, reasons, late_notices, retries and
-    decided: None unless looked at in full; retries: None without any.
+    longer than they should. decided: how its doubts were settled. awaited: its requests that take longer than a request
+    may. oldest_due, reasons, late_notices, retries and decided: None unless looked at in full; retries: None without
+    any.
     """
 
     campaign: Campaign
@@ -65,6 +70,7 @@ class Status:
     late_notices: Optional[list[str]]
     retries: Optional[Retried] = None
     decided: Optional[Decided] = None
+    awaited: list[Awaited] = field(default_factory=list)
 
     @property
     def starts_at(self) -> Optional[datetime]:
@@ -112,9 +118,11 @@ class Status:
             "wait_reasons": self.counts.waiting,
             "stops": [stop.as_json() for stop in self.stops],
             "sender_health": self.health.as_json(),
+            "awaiting_answers": [one.as_json() for one in self.awaited],
             "late_notices": self.late_notices,
             "oldest_due": utc_text_or_none(self.oldest_due),
             "jobs": self.jobs.count,
+            "jobs_stopping": self.jobs.stopping,
             "jobs_heard_s": None if self.jobs.heard_s is None else round(self.jobs.heard_s, 1),
             "created_at": utc_text_or_none(self.campaign.created_at),
             "started_at": utc_text_or_none(start_of(self.campaign)),
@@ -152,7 +160,7 @@ def all_statuses(store: Store) -> list[Status]:
 def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     now = reader.now()
     sender = sender_of(reader, campaign)
-    by = sender_now(reader, campaign.priority, sender, fallback_of(reader, campaign), now)
+    by = sender_seen(reader, campaign.priority, sender, fallback_of(reader, campaign), now)
     progress = reader.get(Progress, campaign.campaign_id)
     counts = count(reader, campaign.campaign_id) if in_full else quick_count(reader, campaign.campaign_id)
     active_s = active_seconds(reader, campaign, progress, now)
@@ -160,6 +168,10 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
     if campaign.kind == STREAM:
         total = counts.recipients
     cancelled = counts.outcomes["cancelled"]
+    flights = in_flight(reader, [campaign]) if counts.batches["sending"] else []
+    waits = awaited(flights, now)
+    # While everything in flight is only waited for, the pace so far says nothing about the end.
+    stands = bool(waits) and sum(one.requests for one in waits) == len(flights)
     found = estimate(total, counts.done, active_s, running=campaign.state == RUNNING, cancelled=cancelled)
     return Status(
         campaign=campaign,
@@ -168,7 +180,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         counts=counts,
         percent=found.percent,
         rate_per_s=found.rate_per_s,
-        eta_s=None if _capped(reader, campaign, by, counts) else found.eta_s,
+        eta_s=None if stands or _capped(reader, campaign, by, counts) else found.eta_s,
         active_s=active_s,
         delivered=progress.delivered if progress else None,
         oldest_due=_oldest_due(reader, campaign) if in_full else None,
@@ -181,6 +193,7 @@ def _status(reader: Reader, campaign: Campaign, *, in_full: bool) -> Status:
         late_notices=late_notices(reader, now) if in_full else None,
         retries=retried(reader, campaign.campaign_id) if in_full else None,
         decided=decided(reader, campaign.campaign_id) if in_full else None,
+        awaited=waits,
     )
 
 
@@ -211,5 +224,7 @@ def _oldest_due(reader: Reader, campaign: Campaign) -> Optional[datetime]:
 
 def running_jobs(reader: Reader, lane: str) -> Jobs:
     """The jobs that serve a lane and were heard of lately. One that was killed cannot say so: it counts for a while."""
-    serving = [job for job in seen_jobs(reader) if job.state == "running" and lane in job.row.lanes.split(",")]
-    return Jobs(len(serving), min((job.silent_s for job in serving), default=None))
+    serving = [job for job in seen_jobs(reader) if lane in job.row.lanes.split(",")]
+    running = [job for job in serving if job.state == RUNS]
+    stopping = sum(job.state == STOPPING for job in serving)
+    return Jobs(len(running), min((job.silent_s for job in running), default=None), stopping)

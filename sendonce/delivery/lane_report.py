@@ -1,9 +1,11 @@
 """What is told of a lane, a sender or another scope with limits: as people and machines see it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sendonce.control.in_flight import Awaited
+from sendonce.control.sender_health import SenderHealth
 from sendonce.control.stops import Stop
 from sendonce.moments import utc_text_or_none
 
@@ -72,6 +74,7 @@ class ScopeUse:
     to the provider over the last minute; None where nothing tells. open: recipients without an outcome in campaigns of
     the lane that are not over; of a sender, in those of the lanes that go by it now. waiting: of those, who waits for
     what; the others are due or under way. stops: what keeps it from sending, a lane by the sender that it goes by now.
+    awaiting: a lane's requests that take longer than a request may take. health: a sender's.
     """
 
     scope: str
@@ -83,6 +86,8 @@ class ScopeUse:
     open: int
     waiting: list[Waiting]
     stops: list[Stop]
+    awaiting: list[Awaited] = field(default_factory=list)
+    health: SenderHealth | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -95,4 +100,5 @@ class ScopeUse:
             "open": self.open,
             "waiting": [waiting.as_json() for waiting in self.waiting],
             "stops": [stop.as_json() for stop in self.stops],
+            "awaiting_answers": [one.as_json() for one in self.awaiting],
         }

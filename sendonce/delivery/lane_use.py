@@ -19,9 +19,11 @@ from sendonce.config import LANE_NAMES, LimitSetting
 from sendonce.config.limits import most_at
 from sendonce.config.stored import limit_text
 from sendonce.control.campaigns import CANCELLING, HALTED, PAUSED, RUNNING
+from sendonce.control.in_flight import Awaited, awaited, in_flight, sender_seen, unfinished_of
 from sendonce.control.progress import LARGE
 from sendonce.control.schedule import starts_later
-from sendonce.control.stops import Stop, sender_now, stops_of
+from sendonce.control.sender_health import sender_health
+from sendonce.control.stops import Stop, stops_of
 from sendonce.control.stream_names import STREAM
 from sendonce.delivery import batches
 from sendonce.delivery.lane_report import LimitUse, ScopeUse, Waiting
@@ -42,6 +44,7 @@ class _Lane:
     fallback: str | None
     by: str
     stops: list[Stop]
+    awaiting: list[Awaited]
     sent: Counter[str] = field(default_factory=Counter)
     open: int = 0
     waiting: list[Waiting] = field(default_factory=list)
@@ -81,8 +84,9 @@ def _look(reader: Reader) -> tuple[datetime, list[ScopeUse]]:
 
 def _lane(reader: Reader, name: str, setting: dict[str, Any], now: datetime) -> _Lane:
     sender, fallback = str(setting["sender"]), setting.get("fallback")
-    by = sender_now(reader, name, sender, fallback, now)
-    return _Lane(sender, fallback, by, stops_of(reader, name, by, now))
+    by = sender_seen(reader, name, sender, fallback, now)
+    waits = awaited(in_flight(reader, unfinished_of(reader, name)), now)
+    return _Lane(sender, fallback, by, stops_of(reader, name, by, now), waits)
 
 
 def _in_order(scopes: Iterable[str]) -> list[str]:
@@ -238,6 +242,7 @@ def _scope(
             lane.open,
             _merged(lane.waiting),
             [stop for stop in lane.stops if not stop.what.startswith("sender:")],
+            lane.awaiting,
         )
     if kind == "sender":
         senders = [scope.removeprefix("sender:") for scope in uses if scope.startswith("sender:")]
@@ -252,6 +257,7 @@ def _scope(
             sum(lane.open for lane in lanes.values() if lane.by == name),
             _merged(found for lane in lanes.values() for found in lane.waiting if found.scope == scope),
             [stop for stop in stops_of(reader, "", name, now) if stop.what.startswith("sender:")],
+            health=sender_health(reader, name, now),
         )
     waiting = _merged(found for lane in lanes.values() for found in lane.waiting if found.scope == scope)
     return ScopeUse(

@@ -1,12 +1,18 @@
 """`sendonce jobs`: who works on a store, and who fell silent."""
 
+import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from schemas.tables import Job
-from sendonce.control.jobs import KEPT, JobRow, forget_old_jobs, seen_jobs
+from sendonce.control import jobs
+from sendonce.control.jobs import KEPT, Heartbeat, JobRow, forget_old_jobs, seen_jobs
 from sendonce.stores.base import Store, Tx
 from tests.cli.conftest import Call
+from tests.control.made import seal
 
 
 def _job(store: Store, job_id: str, *, silent_s: float = 0.0, state: str = "running", **more: object) -> None:
@@ -90,3 +96,40 @@ def test_rows_of_jobs_are_not_kept_for_ever(store: Store) -> None:
 def test_what_a_job_said_may_be_damaged(store: Store) -> None:
     _job(store, "a", detail="{")
     assert store.read(seen_jobs)[0].facts == {}
+
+
+def test_a_job_is_heard_of_whatever_it_waits_for_and_its_end_is_its_last_word(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose round waited for a slow provider seemed to be dead."""
+    monkeypatch.setattr(jobs, "BEATS_S", 0.02)
+    stopping = threading.Event()
+    row = JobRow(store, "a", ["bulk"])
+    heart = Heartbeat(row, stopping)
+
+    def heard(state: str, times: int) -> None:
+        ends_s = time.monotonic() + 60
+        moments = set()
+        while len(moments) < times:
+            assert time.monotonic() < ends_s
+            moments.update(job.row.heartbeat_at for job in store.read(seen_jobs) if job.state == state)
+
+    heart.start()
+    heard("running", 3)
+    stopping.set()
+    heard("stopping", 3)
+    row.beat("ended")
+    row.beat("running")  # as a thread that was held up would
+    heart.end()
+    assert [job.state for job in store.read(seen_jobs)] == ["ended"]
+
+
+def test_a_job_that_is_stopping_is_no_job_that_is_missing(sendonce: Call, store: Store) -> None:
+    seal(store, "spring", [2], state="running")
+    _job(store, "a", state="stopping", lanes="bulk")
+    said = " ".join(sendonce("status", "spring").out.split())
+    assert "The job of the lane bulk is stopping: what it has in flight ends first." in said
+    assert "No job of the lane" not in said
+    found = sendonce("status", "spring", "--json").json
+    assert (found["jobs"], found["jobs_stopping"]) == (0, 1)
+    assert [job["state"] for job in sendonce("jobs", "--json").json] == ["stopping"]

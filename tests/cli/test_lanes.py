@@ -53,7 +53,8 @@ def test_lanes_as_json_have_the_documented_keys(sendonce: Call, store: Store) ->
 
     assert list(found) == ["at", "scopes"]
     assert list(bulk) == [
-        "scope", "sender", "fallback", "sender_now", "limits", "recipients_per_s", "open", "waiting", "stops"
+        "scope", "sender", "fallback", "sender_now", "limits", "recipients_per_s", "open", "waiting", "stops",
+        "awaiting_answers",
     ]  # fmt: skip
     assert bulk["sender"] == "outbox"
     assert bulk["limits"][0] == {
@@ -153,3 +154,32 @@ def test_watching_lanes_gives_a_line_for_each_look_until_ctrl_c(store: Store, fo
 
     assert looks[0]["at"] < looks[1]["at"]
     assert child.returncode == 1
+
+
+def test_until_an_open_breaker_is_probed_lanes_and_status_say_by_whom_letters_go(
+    sendonce: Call, folder: Path, store: Store
+) -> None:
+    """Once its time was over they named the lane's own sender, and a probe in the past, while others sent."""
+    failed_over(sendonce, folder, store)
+
+    def said() -> set[str]:
+        scopes = {scope["scope"]: scope for scope in sendonce("lanes", "--json").json["scopes"]}
+        status = sendonce("status", "spring", "--json").json
+        assert status["sender_health"]["probe_due"]
+        for command in ("lanes", "status"):
+            assert "5 failures in a row; a probe is due" in " ".join(sendonce(command).out.split())
+        return {scopes["lane:bulk"]["sender_now"], status["sender_now"]}
+
+    def work(tx: Tx) -> None:
+        now = tx.now()
+        switch = tx.get(Switch, "sender:transactional")
+        assert switch is not None
+        tx.put(replace(switch, until_at=now - timedelta(seconds=1)))
+
+    store.transact(work, tag="test")
+    assert said() == {"transactional"}
+
+    sending = replace(batch_row(store, "spring", 0), state="sending", open_state="sending", attempt_id="01A")
+    sending = replace(sending, provider="second-account")
+    store.transact(lambda tx: tx.put(replace(sending, permit_at=tx.now(), heartbeat_at=tx.now())), tag="test")
+    assert said() == {"second-account"}

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sendonce.cli.output import counted, moment
+from sendonce.cli.output import counted, joined, moment
+from sendonce.stores.base import Store
+from tests.cli.conftest import Call
 
 COMMANDS = Path(__file__).parents[2] / "sendonce" / "cli"
 
@@ -30,3 +32,21 @@ def test_no_command_puts_a_noun_after_a_number_by_itself() -> None:
         f"{path.name}: {match[0]}" for path in COMMANDS.glob("*.py") for match in by_hand.finditer(path.read_text())
     ]
     assert not found
+
+
+def test_lines_break_between_pieces_never_between_a_number_and_its_word() -> None:
+    pieces = ["330 open", "20 accepted", "1,204 in doubt"]
+    assert joined(pieces, 80).plain == "330 open · 20 accepted · 1,204 in doubt"
+    assert joined(pieces, 24).plain == "330 open · 20 accepted\n1,204 in doubt"
+    assert joined(pieces, 5).plain == "330 open\n20 accepted\n1,204 in doubt"
+
+
+def test_what_settings_change_is_not_broken_within_a_name(sendonce: Call, store: Store, folder: Path) -> None:
+    """A column too narrow for it read `letters_per_connecti|on`."""
+    mail = "adapter: smtp, host: smtp.provider.example, user: env:MAIL_USER, password: env:MAIL_PASSWORD"
+    for per_connection in (100, 50):
+        more = f"letters_per_connection: {per_connection}, envelope_from: b@shop.example, ehlo_name: m.shop.example"
+        (folder / "sendonce.yaml").write_text(f"senders: {{second-account: {{{mail}, {more}}}}}\n")
+        answer = sendonce("config", "apply")
+        assert (answer.code, answer.widest <= 80) == (0, True)
+        assert "letters_per_connection" in answer.out.split(), answer.out

@@ -26,12 +26,14 @@ class SenderSettings(Strict):
 
     warm_up: how its volume may rise at first. extra: the extra of the package with what the adapter needs. Secrets are
     fields of the type `SecretReference` (or Optional), and named in `secrets`. paths: fields that are paths; in a file
-    they count from the file's folder, and are absolute once read.
+    they count from the file's folder, and are absolute once read. is_patient: its adapter waits a lane's `answer_s` for
+    answers (`senders.base.Patient`).
     """
 
     extra: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ()
     paths: ClassVar[tuple[str, ...]] = ()
+    is_patient: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # each class says its own, in the place that it has in what stores hold
         adapter: str

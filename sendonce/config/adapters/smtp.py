@@ -29,6 +29,7 @@ class SmtpSettings(SenderSettings):
 
     extra: ClassVar[str] = "smtp"
     secrets: ClassVar[tuple[str, ...]] = ("user", "password")
+    is_patient: ClassVar[bool] = True
 
     adapter: Literal["smtp"]
     host: str
