@@ -307,7 +307,7 @@ def test_failures_before_the_breaker_are_told_too(account: Account) -> None:
     account.start(refused_port(), people=5)
     account("run", "--once")
     assert account.status()["sender_health"]["failures"] == 1
-    assert "sender mail is failing (connect), 1 failures in a row; nobody answers" in account.words("status", "spring")
+    assert "sender mail is failing (connect), 1 failure in a row; nobody answers" in account.words("status", "spring")
 
 
 @pytest.mark.parametrize(
